@@ -106,7 +106,7 @@ static hy_status take(cursor *c, size_t n, const char *what, const uint8_t **out
 
 static hy_status take_uint(cursor *c, size_t n, const char *what, uint64_t *out)
 {
-    const uint8_t *p;
+    const uint8_t *p = NULL;
     HY_TRY(take(c, n, what, &p));
     *out = load_le(p, n);
     return HY_OK;
@@ -114,8 +114,8 @@ static hy_status take_uint(cursor *c, size_t n, const char *what, uint64_t *out)
 
 static hy_status take_str(cursor *c, size_t max, const char *what, hy_str *out)
 {
-    uint64_t n;
-    const uint8_t *p;
+    uint64_t n = 0;
+    const uint8_t *p = NULL;
     HY_TRY(take_uint(c, 8, what, &n));
     if (n > max)
         return hy_fail(HY_E_FORMAT, "GGUF: %s at byte %zu has the impossible length %" PRIu64, what,
@@ -127,7 +127,7 @@ static hy_status take_str(cursor *c, size_t max, const char *what, hy_str *out)
 
 static hy_status read_array(cursor *c, value *v)
 {
-    uint64_t type, n;
+    uint64_t type = 0, n = 0;
     HY_TRY(take_uint(c, 4, "array type", &type));
     HY_TRY(take_uint(c, 8, "array length", &n));
     if (type == HY_GGUF_ARR)
@@ -155,7 +155,7 @@ static hy_status read_array(cursor *c, value *v)
 
 static hy_status read_value(cursor *c, value *v)
 {
-    uint64_t type;
+    uint64_t type = 0;
     HY_TRY(take_str(c, KEY_MAX, "key", &v->key));
     if (v->key.len == 0)
         return hy_fail(HY_E_FORMAT, "GGUF: empty key before byte %zu", c->pos);
@@ -178,7 +178,7 @@ static hy_status read_value(cursor *c, value *v)
 /* Fills all but data, where the file's offset is kept until the extents are checked. */
 static hy_status read_tensor(cursor *c, hy_gguf_tensor *t)
 {
-    uint64_t n_dims, dim, type, offset;
+    uint64_t n_dims = 0, dim = 0, type = 0, offset = 0;
     HY_TRY(take_str(c, KEY_MAX, "tensor name", &t->name));
     if (t->name.len == 0)
         return hy_fail(HY_E_FORMAT, "GGUF: tensor without a name before byte %zu", c->pos);
@@ -297,7 +297,7 @@ static hy_status place_tensors(hy_gguf *g, size_t header_end)
                            show(t->name).s, t->bytes, start + offset, g->len);
         t->data = g->base + start + offset;
     }
-    uint32_t *o;
+    uint32_t *o = NULL;
     HY_TRY(make_order(g->n_tensors, &o));
     qsort_r(o, g->n_tensors, sizeof(uint32_t), order_extents, g->tensors);
     st = HY_OK;
@@ -313,8 +313,8 @@ static hy_status place_tensors(hy_gguf *g, size_t header_end)
 
 static hy_status read_header(cursor *c, hy_gguf *g)
 {
-    const uint8_t *magic;
-    uint64_t version, n_tensors, n_vals;
+    const uint8_t *magic = NULL;
+    uint64_t version = 0, n_tensors = 0, n_vals = 0;
     HY_TRY(take(c, 4, "magic", &magic));
     if (memcmp(magic, "GGUF", 4) != 0)
         return hy_fail(HY_E_FORMAT, "not a GGUF file: it does not begin with \"GGUF\"");
@@ -542,7 +542,7 @@ static hy_status load_f64(const char *key, hy_gguf_type type, const uint8_t *p, 
         memcpy(out, &u, sizeof(*out));
         return HY_OK;
     }
-    int64_t i;
+    int64_t i = 0;
     if (type == HY_GGUF_BOOL || type == HY_GGUF_STR || type == HY_GGUF_ARR)
         return wrong_type(key, type, "a number");
     HY_TRY(load_i64(key, type, p, &i));
@@ -552,8 +552,8 @@ static hy_status load_f64(const char *key, hy_gguf_type type, const uint8_t *p, 
 
 hy_status hy_gguf_get_u64(const hy_gguf *g, const char *key, uint64_t *out)
 {
-    const value *v;
-    int64_t i;
+    const value *v = NULL;
+    int64_t i = 0;
     HY_TRY(find(g, key, &v));
     if (v->type == HY_GGUF_U64) {
         *out = load_le(v->p, 8);
@@ -571,7 +571,7 @@ hy_status hy_gguf_get_u64(const hy_gguf *g, const char *key, uint64_t *out)
 
 hy_status hy_gguf_get_i64(const hy_gguf *g, const char *key, int64_t *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find(g, key, &v));
     if (v->type == HY_GGUF_BOOL)
         return wrong_type(key, v->type, "an integer");
@@ -580,14 +580,14 @@ hy_status hy_gguf_get_i64(const hy_gguf *g, const char *key, int64_t *out)
 
 hy_status hy_gguf_get_f64(const hy_gguf *g, const char *key, double *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find(g, key, &v));
     return load_f64(key, v->type, v->p, out);
 }
 
 hy_status hy_gguf_get_bool(const hy_gguf *g, const char *key, bool *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find(g, key, &v));
     if (v->type != HY_GGUF_BOOL)
         return wrong_type(key, v->type, "a boolean");
@@ -597,7 +597,7 @@ hy_status hy_gguf_get_bool(const hy_gguf *g, const char *key, bool *out)
 
 hy_status hy_gguf_get_str(const hy_gguf *g, const char *key, hy_str *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find(g, key, &v));
     if (v->type != HY_GGUF_STR)
         return wrong_type(key, v->type, "a string");
@@ -607,7 +607,7 @@ hy_status hy_gguf_get_str(const hy_gguf *g, const char *key, hy_str *out)
 
 hy_status hy_gguf_arr(const hy_gguf *g, const char *key, hy_gguf_type *elem_out, size_t *n_out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find(g, key, &v));
     if (v->type != HY_GGUF_ARR)
         return wrong_type(key, v->type, "an array");
@@ -631,7 +631,7 @@ static hy_status find_elem(const hy_gguf *g, const char *key, size_t i, const va
 
 hy_status hy_gguf_arr_str(const hy_gguf *g, const char *key, size_t i, hy_str *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find_elem(g, key, i, &v));
     if (v->elem != HY_GGUF_STR)
         return wrong_type(key, v->elem, "an array of strings");
@@ -641,14 +641,14 @@ hy_status hy_gguf_arr_str(const hy_gguf *g, const char *key, size_t i, hy_str *o
 
 hy_status hy_gguf_arr_f64(const hy_gguf *g, const char *key, size_t i, double *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find_elem(g, key, i, &v));
     return load_f64(key, v->elem, v->p + i * elem_bytes[v->elem], out);
 }
 
 hy_status hy_gguf_arr_i64(const hy_gguf *g, const char *key, size_t i, int64_t *out)
 {
-    const value *v;
+    const value *v = NULL;
     HY_TRY(find_elem(g, key, i, &v));
     return load_i64(key, v->elem, v->p + i * elem_bytes[v->elem], out);
 }
