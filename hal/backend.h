@@ -46,8 +46,8 @@ typedef struct hy_dev_props {
 typedef struct hy_dev_opts {
     const char *backend;
     int index;
-    int n_threads;        /* 0: all physical cores */
-    const char *isa;      /* NULL or "auto" */
+    int n_threads;         /* 0: all physical cores */
+    const char *isa;       /* NULL or "auto" */
     const char *const *kv; /* NULL-terminated "key=value" of [backend.NAME]; may be NULL */
 } hy_dev_opts;
 
@@ -144,11 +144,11 @@ typedef struct hy_rope {
 /* The rows of a step, the same for every layer. Rows of a sequence are contiguous and ascend by
  * one position. All arrays are host memory (backends copy what they need). */
 typedef struct hy_rows {
-    int32_t n;                /* rows */
+    int32_t n; /* rows */
     int32_t n_seqs;
-    const int32_t *ids;       /* [n] token ids */
-    const int32_t *pos;       /* [n] absolute positions */
-    const int32_t *seq_row;   /* [n_seqs + 1] first row of each sequence; last = n */
+    const int32_t *ids;     /* [n] token ids */
+    const int32_t *pos;     /* [n] absolute positions */
+    const int32_t *seq_row; /* [n_seqs + 1] first row of each sequence; last = n */
 } hy_rows;
 
 /* Block table of one cache group: table[seq * stride + position / block_tokens] = block id;
@@ -215,10 +215,10 @@ typedef struct hy_topk {
     const float *logits;
     int64_t ld;
     int64_t m, n;
-    int32_t k;       /* 1..256 */
-    int32_t *ids;    /* [m][k] best first, host */
-    float *values;   /* [m][k] logits, host */
-    float *lse;      /* [m] log(sum(exp(logit))), host */
+    int32_t k;     /* 1..256 */
+    int32_t *ids;  /* [m][k] best first, host */
+    float *values; /* [m][k] logits, host */
+    float *lse;    /* [m] log(sum(exp(logit))), host */
 } hy_topk;
 
 /* Canonical KV wire [layer][token][K|V][head][dim] in `wire` type for tokens [t0, t0+n). */
@@ -242,8 +242,8 @@ typedef struct hy_ws {
 } hy_ws;
 
 typedef struct hy_norm_w { /* a norm's parameters */
-    const float *w; /* NULL: no norm at all */
-    const float *b; /* not NULL: layer norm */
+    const float *w;        /* NULL: no norm at all */
+    const float *b;        /* not NULL: layer norm */
     float eps;
 } hy_norm_w;
 
@@ -283,8 +283,8 @@ typedef struct hy_attn_out {
 typedef struct hy_ffn {
     float *x; /* residual stream, in place */
     int64_t ldx, dim, m;
-    hy_norm_w norm;         /* w NULL: x is normed already (AFD: the cut is after the norm) */
-    const float *normed;    /* with norm.w NULL: the input [m][dim]; NULL: x itself */
+    hy_norm_w norm;      /* w NULL: x is normed already (AFD: the cut is after the norm) */
+    const float *normed; /* with norm.w NULL: the input [m][dim]; NULL: x itself */
     int64_t ldn;
     const hy_weight *gate, *up, *down; /* gate NULL: fn(up) */
     const float *b_gate, *b_up, *b_down;
@@ -312,17 +312,34 @@ typedef struct hy_head {
 } hy_head;
 
 typedef enum hy_op {
-    HY_OP_EMBED, HY_OP_RMS_NORM, HY_OP_LAYER_NORM, HY_OP_MATMUL, HY_OP_ROPE, HY_OP_KV_WRITE,
-    HY_OP_ATTENTION, HY_OP_ACT_MUL, HY_OP_ADD, HY_OP_MOE_ROUTE, HY_OP_MOE_FFN, HY_OP_TOPK,
-    HY_OP_KV_PACK, HY_OP_KV_UNPACK, HY_OP_PATCH_EMBED, HY_OP_ATTN_FULL, HY_OP_PIXEL_SHUFFLE,
-    HY_OP_ATTN_IN, HY_OP_ATTN_OUT, HY_OP_FFN, HY_OP_HEAD,
+    HY_OP_EMBED,
+    HY_OP_RMS_NORM,
+    HY_OP_LAYER_NORM,
+    HY_OP_MATMUL,
+    HY_OP_ROPE,
+    HY_OP_KV_WRITE,
+    HY_OP_ATTENTION,
+    HY_OP_ACT_MUL,
+    HY_OP_ADD,
+    HY_OP_MOE_ROUTE,
+    HY_OP_MOE_FFN,
+    HY_OP_TOPK,
+    HY_OP_KV_PACK,
+    HY_OP_KV_UNPACK,
+    HY_OP_PATCH_EMBED,
+    HY_OP_ATTN_FULL,
+    HY_OP_PIXEL_SHUFFLE,
+    HY_OP_ATTN_IN,
+    HY_OP_ATTN_OUT,
+    HY_OP_FFN,
+    HY_OP_HEAD,
     HY_OP_COUNT
 } hy_op;
 
 /* Asked of supports(): the types and widths that decide. Unused fields are 0. */
 typedef struct hy_op_query {
     hy_op op;
-    hy_dtype w_type;  /* weight */
+    hy_dtype w_type; /* weight */
     hy_act_mode act;
     hy_dtype kv_type; /* storage */
     hy_dtype kv_value;
@@ -370,13 +387,14 @@ struct hy_queue {
     hy_dev *dev;
 };
 
-/* What a backend exports: a static table for built-in ones, the symbol "hy_backend_v1" for modules. */
+/* What a backend exports: a static table for built-in ones, the symbol "hy_backend_v1" for modules.
+ */
 typedef struct hy_backend {
     size_t size;
     uint32_t abi; /* HY_HAL_ABI */
     const char *name;
-    int (*count)(void);                        /* devices present; 0 and a reason when none */
-    const char *(*why_none)(void);             /* text for `halyard devices` */
+    int (*count)(void);            /* devices present; 0 and a reason when none */
+    const char *(*why_none)(void); /* text for `halyard devices` */
     hy_status (*open)(const hy_dev_opts *o, hy_dev **out);
     const struct hy_conf_key *keys; /* its INI keys; may be NULL */
     size_t n_keys;

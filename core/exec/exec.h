@@ -13,14 +13,14 @@
 typedef struct hy_exec hy_exec;
 
 typedef struct hy_exec_opts {
-    hy_dtype kv_value;    /* [kv] type */
-    hy_dtype kv_storage;  /* [kv] storage */
+    hy_dtype kv_value;   /* [kv] type */
+    hy_dtype kv_storage; /* [kv] storage */
     int32_t block_tokens;
     const int32_t *n_blocks; /* [model->n_groups] */
     int32_t max_rows;        /* tokens a step */
     int32_t max_seqs;
-    int32_t max_logits;      /* logits rows at once; more are done in turns */
-    int32_t context;         /* longest sequence */
+    int32_t max_logits; /* logits rows at once; more are done in turns */
+    int32_t context;    /* longest sequence */
     hy_act_mode act;
 } hy_exec_opts;
 

@@ -24,10 +24,10 @@ typedef struct hy_kv_group {
  * published implementations have them; cos and sin times mscale. */
 typedef struct hy_rope_desc {
     hy_rope_kind kind;
-    int32_t rot;              /* dimensions rotated */
-    float *inv_freq;          /* [rot/2] */
-    float *inv_freq_long;     /* longrope: for requests longer than long_from; else NULL */
-    int32_t long_from;        /* tokens; 0: never */
+    int32_t rot;          /* dimensions rotated */
+    float *inv_freq;      /* [rot/2] */
+    float *inv_freq_long; /* longrope: for requests longer than long_from; else NULL */
+    int32_t long_from;    /* tokens; 0: never */
     float mscale, mscale_long;
 } hy_rope_desc;
 
@@ -92,7 +92,8 @@ typedef struct hy_model_opts {
 } hy_model_opts;
 
 /* path: a GGUF file, or a Hugging Face folder (config.json + safetensors). Errors name file and
- * tensor: HY_E_FORMAT, HY_E_UNSUPPORTED (family, type, op missing on this backend), HY_E_NOTFOUND. */
+ * tensor: HY_E_FORMAT, HY_E_UNSUPPORTED (family, type, op missing on this backend), HY_E_NOTFOUND.
+ */
 hy_status hy_model_load(const char *path, hy_dev *dev, const hy_model_opts *opts, hy_model **out);
 void hy_model_destroy(hy_model *m);
 

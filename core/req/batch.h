@@ -19,29 +19,30 @@ enum { HY_MAX_TOP = 128 }; /* most alternatives a token can report */
 typedef struct hy_batch_seq {
     uint64_t req_id;
     int32_t choice;
-    bool sample;               /* sample the last row */
-    bool rope_long;            /* longrope: this request uses the long factors */
-    int32_t prompt_lp_first;   /* first row (in the step) whose next prompt token is scored, -1 none */
-    int32_t prompt_lp_n;       /* that many rows; row r scores targets[r] */
-    int32_t prompt_lp_top;     /* alternatives */
-    const int32_t *targets;    /* [prompt_lp_n] next prompt tokens; borrowed from the request */
+    bool sample;    /* sample the last row */
+    bool rope_long; /* longrope: this request uses the long factors */
+    int32_t
+        prompt_lp_first;    /* first row (in the step) whose next prompt token is scored, -1 none */
+    int32_t prompt_lp_n;    /* that many rows; row r scores targets[r] */
+    int32_t prompt_lp_top;  /* alternatives */
+    const int32_t *targets; /* [prompt_lp_n] next prompt tokens; borrowed from the request */
     struct hy_sampler *sampler; /* used by exec only while the step runs */
     /* results */
-    int32_t token;             /* sampled id */
-    hy_token_out out;          /* with logprobs when asked; arrays inside the batch's result store */
+    int32_t token;    /* sampled id */
+    hy_token_out out; /* with logprobs when asked; arrays inside the batch's result store */
     const hy_token_out *prompt_out; /* [prompt_lp_n] */
-    hy_status status;          /* this sequence alone failed (e.g. NaN logits) */
+    hy_status status;               /* this sequence alone failed (e.g. NaN logits) */
 } hy_batch_seq;
 
 typedef struct hy_batch {
     uint64_t step;
     hy_rows rows;
     int32_t n_groups;
-    hy_block_table *bt;  /* [n_groups] */
-    hy_batch_seq *seqs;  /* [rows.n_seqs] */
+    hy_block_table *bt;   /* [n_groups] */
+    hy_batch_seq *seqs;   /* [rows.n_seqs] */
     void *connector_meta; /* opaque per-step plan of the KV connector; NULL: none */
-    hy_status status;    /* the whole step failed (device) */
-    int64_t exec_ns;     /* time the step took */
+    hy_status status;     /* the whole step failed (device) */
+    int64_t exec_ns;      /* time the step took */
 } hy_batch;
 
 #endif

@@ -20,11 +20,11 @@ typedef struct hy_logit_bias {
 } hy_logit_bias;
 
 typedef struct hy_sampling {
-    float temperature; /* 0: greedy */
-    float top_p;       /* 1: off */
-    float min_p;       /* 0: off */
-    int32_t top_k;     /* 0 or -1: off */
-    float repetition_penalty; /* 1: off; prompt and output */
+    float temperature;                         /* 0: greedy */
+    float top_p;                               /* 1: off */
+    float min_p;                               /* 0: off */
+    int32_t top_k;                             /* 0 or -1: off */
+    float repetition_penalty;                  /* 1: off; prompt and output */
     float presence_penalty, frequency_penalty; /* 0: off; output only, as OpenAI and vLLM do */
     uint64_t seed;
     bool has_seed; /* else the engine draws one */
@@ -45,7 +45,7 @@ typedef enum hy_finish {
  * and temperature), natural log. */
 typedef struct hy_token_out {
     int32_t id;
-    int32_t rank;   /* 1 = most likely; 0 when logprobs are off */
+    int32_t rank; /* 1 = most likely; 0 when logprobs are off */
     float logprob;
     int32_t n_top;
     const int32_t *top_ids; /* best first; borrowed for the call */
@@ -67,15 +67,15 @@ typedef struct hy_req_event {
     int32_t n_tok;
     /* HY_REQ_FINISHED */
     hy_finish finish;
-    int32_t stop_id;   /* the token that stopped it, -1 otherwise (reported, not part of the text) */
-    hy_status error;   /* HY_FINISH_ERROR */
+    int32_t stop_id; /* the token that stopped it, -1 otherwise (reported, not part of the text) */
+    hy_status error; /* HY_FINISH_ERROR */
     const char *error_text;
     int32_t n_prompt, n_cached, n_output;
     bool last; /* no further event for this request: arg may be released */
 } hy_req_event;
 
 typedef struct hy_req {
-    uint64_t id;    /* unique in this process; from hy_req_next_id */
+    uint64_t id; /* unique in this process; from hy_req_next_id */
     int32_t *prompt;
     int32_t n_prompt;
     int32_t n;          /* choices, >= 1 */
@@ -97,7 +97,8 @@ typedef struct hy_req {
 } hy_req;
 
 uint64_t hy_req_next_id(void);
-/* An empty request with defaults (temperature 1, top_p 1, n 1, logprobs -1, ...). NULL: no memory. */
+/* An empty request with defaults (temperature 1, top_p 1, n 1, logprobs -1, ...). NULL: no memory.
+ */
 hy_req *hy_req_create(void);
 /* Frees prompt, stop_ids, bias, cache_salt, handover and the request itself. NULL is fine. */
 void hy_req_destroy(hy_req *r);

@@ -23,7 +23,7 @@ typedef struct hy_engine_opts {
     uint8_t fingerprint[32]; /* root of the prefix hash chain */
     int32_t context;         /* longest prompt + output */
     int32_t vocab;
-    int32_t max_batch_tokens; /* budget of a step */
+    int32_t max_batch_tokens;   /* budget of a step */
     int32_t max_prefill_tokens; /* prompt tokens a step while others decode; 0: the budget's rest */
     int32_t max_seqs;
     int32_t max_queue; /* waiting requests; above: HY_E_BUSY */
