@@ -15,6 +15,12 @@ struct hy_sampler;
 
 enum { HY_MAX_TOP = 128 }; /* most alternatives a token can report */
 
+/* Mailbox messages between sched and exec; data is the hy_batch, which travels without changing
+ * hands for good: sched owns it again when it is back. */
+enum { HY_MSG_STEP = 1000, /* sched to exec: run this batch */
+       HY_MSG_STEP_DONE    /* exec to sched: results are in it; posted on reserved credit */
+};
+
 /* One sequence's part of a step. Sequence i owns rows [rows.seq_row[i], rows.seq_row[i+1]). */
 typedef struct hy_batch_seq {
     uint64_t req_id;
