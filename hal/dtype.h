@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Element types of weights, activations and KV: names, block sizes, bytes. A type's value equals its
- * GGUF number where one exists, so that a file's type is ours after a range check.
+ * Element types of weights, activations and KV: names, block sizes, bytes. A type's value equals
+ * its GGUF number where one exists, so that a file's type is ours after a range check.
  *
  * Thread: any (constant tables).  Owner: none.
  * Source of the block layouts: the GGUF format as documented by ggml.

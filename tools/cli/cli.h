@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The `halyard` command: one program, one file per subcommand (cmd_*.c), and what they share:
+ * reading options, overrides of the configuration, and finding a model by name.
+ *
+ * Thread: main.  Owner: see each function.
+ */
+#ifndef HY_TOOLS_CLI_H
+#define HY_TOOLS_CLI_H
+
+#include "core/base/buf.h"
+#include "core/conf/conf.h"
+
+enum { HY_EXIT_OK = 0, HY_EXIT_FAIL = 1, HY_EXIT_USAGE = 2 };
+
+/* A subcommand: argv[0] is its own name. Returns the exit status. */
+typedef int (*hy_cmd_fn)(int argc, char **argv);
+int hy_cmd_run(int argc, char **argv);
+int hy_cmd_serve(int argc, char **argv);
+int hy_cmd_fetch(int argc, char **argv);
+int hy_cmd_inspect(int argc, char **argv);
+int hy_cmd_tokenize(int argc, char **argv);
+int hy_cmd_devices(int argc, char **argv);
+int hy_cmd_conform(int argc, char **argv);
+int hy_cmd_config(int argc, char **argv);
+int hy_cmd_bench(int argc, char **argv);
+
+/* One option of a subcommand. `value` receives the argument (NULL: a flag, then *flag is set).
+ * `conf` names the key "section.key" that the option sets, for options that are only a shorter
+ * way to say -o. */
+typedef struct hy_cli_opt {
+    const char *name; /* "--prompt" */
+    char letter;      /* 'p' or 0 */
+    const char *arg;  /* "TEXT"; NULL: a flag */
+    const char *help;
+    const char **value;
+    bool *flag;
+    const char *conf;
+} hy_cli_opt;
+
+typedef struct hy_cli {
+    const char *usage; /* "run MODEL [-p TEXT]" */
+    const char *about; /* a paragraph */
+    const hy_cli_opt *opts;
+    size_t n_opts;
+    hy_conf *conf; /* overrides go here; NULL: the command takes none */
+    const char *args[64]; /* positional arguments */
+    int n_args;
+} hy_cli;
+
+/* Parse. Returns -1 to go on, or an exit status (help printed: 0; usage error: 2). */
+int hy_cli_parse(hy_cli *c, int argc, char **argv);
+/* Print the recorded failure as "halyard NAME: text" and return HY_EXIT_FAIL. */
+int hy_cli_fail(const char *name);
+
+/* A configuration with every backend's keys. Exits the process when out of memory. */
+hy_conf *hy_cli_conf(void);
+/* MODEL as given (a file, a folder, or a fetched name) to a path. malloc'd. HY_E_NOTFOUND says
+ * what to do. */
+hy_status hy_cli_model_path(const hy_conf *conf, const char *model, char **out);
+/* Folder where fetched models lie: $HY_MODELS, else [fetch] cache_dir. malloc'd. */
+char *hy_cli_cache_dir(const hy_conf *conf);
+/* True for a positional argument that names a configuration file. */
+bool hy_cli_is_ini(const char *arg);
+
+#endif
