@@ -47,6 +47,7 @@ typedef struct hy_batch {
     hy_block_table *bt;   /* [n_groups] */
     hy_batch_seq *seqs;   /* [rows.n_seqs] */
     void *connector_meta; /* opaque per-step plan of the KV connector; NULL: none */
+    struct hy_conn_events *connector_out; /* exec adds what the worker half reports (connector.h) */
     hy_status status;     /* the whole step failed (device) */
     int64_t exec_ns;      /* time the step took */
 } hy_batch;

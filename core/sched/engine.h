@@ -13,6 +13,20 @@
 #include "core/req/req.h"
 
 typedef struct hy_engine hy_engine;
+struct hy_connector; /* core/connector/connector.h */
+struct hy_metrics;
+struct hy_sampler;
+
+/* Samplers live in core/exec, which sched does not see: the node hands their functions over. */
+typedef struct hy_sampler_ops {
+    /* end_ids: tokens barred before min_tokens. params and arrays are read at create only. */
+    hy_status (*create)(void *ctx, const hy_sampling *params, int32_t choice, const int32_t *prompt,
+                        int32_t n_prompt, const int32_t *end_ids, size_t n_end, int32_t min_tokens,
+                        struct hy_sampler **out);
+    void (*destroy)(void *ctx, struct hy_sampler *s); /* NULL is fine */
+    void (*accept)(void *ctx, struct hy_sampler *s, int32_t id);
+    void *ctx;
+} hy_sampler_ops;
 
 typedef struct hy_engine_opts {
     /* KV groups: window of each (0: full) and blocks in each pool */
@@ -33,15 +47,29 @@ typedef struct hy_engine_opts {
     size_t n_end;
     uint64_t seed;  /* for requests without one */
     uint64_t epoch; /* of this process: KV events carry it */
+    hy_sampler_ops sampler;
+    const char *model_name; /* label of the metrics; copied */
+    bool check;             /* verify all KV invariants after every message (tests) */
 } hy_engine_opts;
+
+/* Checks the options; metrics and connector may be NULL (none; the null connector) and outlive the
+ * engine. The stage is not added to a runtime: the node does. */
+hy_status hy_engine_create(const hy_engine_opts *o, struct hy_metrics *m, struct hy_connector *c,
+                           hy_engine **out);
+/* After the runtime has stopped; NULL is fine. Requests left over get their last event here. */
+void hy_engine_destroy(hy_engine *e);
+/* Posts HY_MSG_STEP to exec; takes HY_MSG_STEP_DONE on this stage's mailbox. */
+hy_stage *hy_engine_stage(hy_engine *e);
+void hy_engine_set_exec(hy_engine *e, hy_mbox *exec); /* before start */
 
 /* Submit moves the request on HY_OK. HY_E_BUSY: queue full; HY_E_INVAL: can never run (text says
  * why: prompt longer than context, blocks, ...). Every accepted request ends in exactly one event
- * with `last` set. */
+ * with `last` set. While draining: HY_E_BUSY. */
 hy_status hy_engine_submit(hy_engine *e, hy_req *r);
 /* The client has gone: frees its blocks within one step. Unknown ids are no-ops. */
 void hy_engine_abort(hy_engine *e, uint64_t id);
-/* End one choice early as stopped (a stop string matched in the text). */
+/* End one choice early as stopped (a stop string matched in the text). Tokens already under way may
+ * still be reported before its HY_REQ_FINISHED. */
 void hy_engine_finish_choice(hy_engine *e, uint64_t id, int32_t choice);
 
 typedef struct hy_engine_stats {
