@@ -17,16 +17,18 @@ enum { HY_MAX_TOP = 128 }; /* most alternatives a token can report */
 
 /* Mailbox messages between sched and exec; data is the hy_batch, which travels without changing
  * hands for good: sched owns it again when it is back. */
-enum { HY_MSG_STEP = 1000, /* sched to exec: run this batch */
-       HY_MSG_STEP_DONE    /* exec to sched: results are in it; posted on reserved credit */
+enum {
+    HY_MSG_STEP = 1000, /* sched to exec: run this batch */
+    HY_MSG_STEP_DONE    /* exec to sched: results are in it; posted on reserved credit */
 };
 
 /* One sequence's part of a step. Sequence i owns rows [rows.seq_row[i], rows.seq_row[i+1]). */
 typedef struct hy_batch_seq {
     uint64_t req_id;
     int32_t choice;
-    bool sample;    /* sample the last row */
-    bool rope_long; /* longrope: this request uses the long factors */
+    bool sample;     /* sample the last row */
+    int32_t out_pos; /* output position of the sampled token, 0 = first new one */
+    bool rope_long;  /* longrope: this request uses the long factors */
     int32_t
         prompt_lp_first;    /* first row (in the step) whose next prompt token is scored, -1 none */
     int32_t prompt_lp_n;    /* that many rows; row r scores targets[r] */
@@ -44,12 +46,12 @@ typedef struct hy_batch {
     uint64_t step;
     hy_rows rows;
     int32_t n_groups;
-    hy_block_table *bt;   /* [n_groups] */
-    hy_batch_seq *seqs;   /* [rows.n_seqs] */
-    void *connector_meta; /* opaque per-step plan of the KV connector; NULL: none */
+    hy_block_table *bt;                   /* [n_groups] */
+    hy_batch_seq *seqs;                   /* [rows.n_seqs] */
+    void *connector_meta;                 /* opaque per-step plan of the KV connector; NULL: none */
     struct hy_conn_events *connector_out; /* exec adds what the worker half reports (connector.h) */
-    hy_status status;     /* the whole step failed (device) */
-    int64_t exec_ns;      /* time the step took */
+    hy_status status;                     /* the whole step failed (device) */
+    int64_t exec_ns;                      /* time the step took */
 } hy_batch;
 
 #endif
