@@ -148,8 +148,8 @@ int hy_cli_parse(hy_cli *c, int argc, char **argv)
 hy_conf *hy_cli_conf(void)
 {
     hy_conf *c = hy_conf_create();
-    if (c == NULL || (hy_backend_cpu.n_keys > 0 &&
-                      hy_conf_add_table(c, hy_backend_cpu.keys, hy_backend_cpu.n_keys) < 0)) {
+    if (c == NULL || (cpu_backend.n_keys > 0 &&
+                      hy_conf_add_table(c, cpu_backend.keys, cpu_backend.n_keys) < 0)) {
         fprintf(stderr, "halyard: out of memory\n");
         exit(HY_EXIT_FAIL);
     }

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The table of roles.
+ *
+ * Thread: any.  Owner: none.
+ */
+#include "core/node/role.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    unsigned stages; /* 0: reserved, not built yet */
+} roles[] = {
+    {"all", HY_ROLE_HTTP | HY_ROLE_SCHED | HY_ROLE_EXEC},
+    {"prefill", 0},
+    {"decode", 0},
+    {"both", 0},
+    {"encode", 0},
+    {"attention", 0},
+    {"ffn", 0},
+    {"cache", 0},
+    {"store", 0},
+    {"router", 0},
+    {"planner", 0},
+};
+
+hy_status hy_role_stages(const char *role, unsigned *stages_out)
+{
+    for (size_t i = 0; i < HY_COUNTOF(roles); i++) {
+        if (strcmp(roles[i].name, role) != 0)
+            continue;
+        if (roles[i].stages == 0)
+            return hy_fail(HY_E_UNSUPPORTED,
+                           "[node] role = %s: this version runs the role 'all' only", role);
+        *stages_out = roles[i].stages;
+        return HY_OK;
+    }
+    return hy_fail(HY_E_INVAL, "[node] role = %s: unknown role", role);
+}
