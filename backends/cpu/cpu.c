@@ -70,6 +70,7 @@ void *cpu_scratch(hy_queue *q, size_t bytes)
     if (bytes > c->scratch_bytes) {
         size_t grow = c->scratch_bytes + c->scratch_bytes / 2;
         size_t want = bytes > grow ? bytes : grow;
+        want = want > HUGE_PAGE ? want : HUGE_PAGE; /* mapped: the heap is not touched in a step */
         void *p = cpu_alloc(want);
         if (p == NULL)
             return NULL;

@@ -181,7 +181,7 @@ static void unpack_row(const wire *w, const hy_kv_plane *p, uint8_t *dst, const 
 static hy_status walk(const hy_kv_copy *a, bool pack)
 {
     const hy_kv_layout *l = &a->pool->layout;
-    wire w;
+    wire w = {0};
     HY_TRY(wire_init(a, &w));
     uint8_t *buf = a->buf;
     float *scale = a->scales;
