@@ -5,6 +5,7 @@
  * Thread: one at a time.  Owner: the holder.
  */
 #include "core/base/buf.h"
+#include "core/base/alloc.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ bool hy_buf_reserve(hy_buf *b, size_t n)
     size_t cap = b->cap ? b->cap : 64;
     while (cap < need)
         cap *= 2;
-    char *p = realloc(b->data, cap);
+    char *p = hy_realloc(b->data, cap);
     if (p == NULL) {
         b->failed = true;
         return false;
@@ -107,7 +108,7 @@ char *hy_buf_take(hy_buf *b)
     if (b->failed)
         free(b->data);
     else if (p == NULL)
-        p = calloc(1, 1);
+        p = hy_calloc(1, 1);
     hy_buf_init(b);
     return p;
 }

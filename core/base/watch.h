@@ -17,14 +17,16 @@
 typedef struct hy_watch_note {
     const char *name;           /* of the worker */
     _Atomic(const char *) what; /* a string that lives forever; NULL: idle */
+    _Atomic int detail;         /* a number beside it: the kind of message */
     _Atomic uint64_t since_ns;  /* when the present work began */
     uint64_t warned_ns;         /* watchdog's own: length of the stall at the last warning */
     uint64_t warned_since_ns;   /* and which stall that was */
     struct hy_watch_note *next; /* list of the watch */
 } hy_watch_note;
 
-static inline void hy_watch_begin(hy_watch_note *n, const char *what, uint64_t now_ns)
+static inline void hy_watch_begin(hy_watch_note *n, const char *what, int detail, uint64_t now_ns)
 {
+    atomic_store_explicit(&n->detail, detail, memory_order_relaxed);
     atomic_store_explicit(&n->since_ns, now_ns, memory_order_relaxed);
     atomic_store_explicit(&n->what, what, memory_order_release);
 }

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Mailbox: a ring under a mutex. The lock is held for a copy of 40 bytes; the wake-up happens
+ * outside it, and only when the consumer sleeps.
+ *
+ * Thread: see the header.  Owner: the ring owns what was posted until it is taken.
+ */
+#include "core/base/mbox.h"
+#include "core/base/alloc.h"
+#include "core/base/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+struct hy_mbox {
+    pthread_mutex_t lock;
+    pthread_cond_t cond; /* on CLOCK_MONOTONIC */
+    hy_msg *ring;
+    size_t cap, slots; /* all slots; those for everybody */
+    size_t head, len;
+    uint64_t posted, refused;
+    bool closed, woken, sleeping;
+    int fd;
+    void (*notify)(void *arg);
+    void *notify_arg;
+};
+
+hy_mbox *hy_mbox_create(size_t slots, size_t reserved)
+{
+    HY_ASSERT(slots > 0);
+    hy_mbox *m = hy_calloc(1, sizeof(*m));
+    if (m == NULL)
+        return NULL;
+    m->slots = slots;
+    m->cap = slots + reserved;
+    m->fd = -1;
+    m->ring = hy_calloc(m->cap, sizeof(*m->ring));
+    if (m->ring == NULL) {
+        hy_free(m);
+        return NULL;
+    }
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&m->lock, NULL);
+    return m;
+}
+
+void hy_mbox_destroy(hy_mbox *m)
+{
+    if (m == NULL)
+        return;
+    for (size_t i = 0; i < m->len; i++)
+        hy_msg_drop(&m->ring[(m->head + i) % m->cap]);
+    if (m->fd >= 0)
+        close(m->fd);
+    pthread_cond_destroy(&m->cond);
+    pthread_mutex_destroy(&m->lock);
+    hy_free(m->ring);
+    hy_free(m);
+}
+
+/* Called with the lock held; gives it up. */
+static void unlock_and_wake(hy_mbox *m)
+{
+    if (m->sleeping)
+        pthread_cond_signal(&m->cond);
+    int fd = m->fd;
+    void (*notify)(void *) = m->notify;
+    void *arg = m->notify_arg;
+    pthread_mutex_unlock(&m->lock);
+    if (fd >= 0) {
+        const uint64_t one = 1;
+        while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
+            ;
+    }
+    if (notify != NULL)
+        notify(arg);
+}
+
+static hy_status post(hy_mbox *m, const hy_msg *msg, size_t most)
+{
+    pthread_mutex_lock(&m->lock);
+    if (m->closed || m->len >= most) {
+        hy_status st = m->closed ? HY_E_ABORTED : HY_AGAIN;
+        m->refused += st == HY_AGAIN;
+        pthread_mutex_unlock(&m->lock);
+        return st == HY_AGAIN ? st : hy_fail(st, "the receiver has stopped");
+    }
+    m->ring[(m->head + m->len) % m->cap] = *msg;
+    m->len++;
+    m->posted++;
+    unlock_and_wake(m);
+    return HY_OK;
+}
+
+hy_status hy_mbox_post(hy_mbox *m, const hy_msg *msg)
+{
+    return post(m, msg, m->slots);
+}
+
+hy_status hy_mbox_post_reserved(hy_mbox *m, const hy_msg *msg)
+{
+    return post(m, msg, m->cap);
+}
+
+hy_status hy_mbox_take(hy_mbox *m, hy_msg *out)
+{
+    pthread_mutex_lock(&m->lock);
+    hy_status st = HY_OK;
+    if (m->len == 0) {
+        st = m->closed ? HY_END : HY_AGAIN;
+    } else {
+        *out = m->ring[m->head];
+        m->head = (m->head + 1) % m->cap;
+        m->len--;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}
+
+void hy_mbox_wait(hy_mbox *m, uint64_t deadline_ns)
+{
+    const struct timespec at = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
+    pthread_mutex_lock(&m->lock);
+    m->sleeping = true;
+    int rc = 0;
+    while (m->len == 0 && !m->closed && !m->woken && rc != ETIMEDOUT) {
+        if (deadline_ns == HY_NEVER)
+            pthread_cond_wait(&m->cond, &m->lock);
+        else
+            rc = pthread_cond_timedwait(&m->cond, &m->lock, &at);
+    }
+    m->sleeping = false;
+    m->woken = false;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void hy_mbox_wake(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->woken = true;
+    unlock_and_wake(m);
+}
+
+void hy_mbox_close(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->closed = true;
+    unlock_and_wake(m);
+}
+
+int hy_mbox_fd(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    if (m->fd < 0) {
+        bool ready = m->len != 0 || m->closed || m->woken;
+        m->fd = eventfd(ready ? 1 : 0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (m->fd < 0)
+            hy_fail(HY_E_SYS, "no eventfd for a mailbox: %s", strerror(errno));
+    }
+    int fd = m->fd;
+    pthread_mutex_unlock(&m->lock);
+    return fd;
+}
+
+void hy_mbox_fd_clear(hy_mbox *m)
+{
+    uint64_t x;
+    pthread_mutex_lock(&m->lock);
+    int fd = m->fd;
+    m->woken = false;
+    pthread_mutex_unlock(&m->lock);
+    while (fd >= 0 && read(fd, &x, sizeof(x)) < 0 && errno == EINTR)
+        ;
+}
+
+void hy_mbox_set_notify(hy_mbox *m, void (*fn)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&m->lock);
+    m->notify = fn;
+    m->notify_arg = arg;
+    pthread_mutex_unlock(&m->lock);
+}
+
+size_t hy_mbox_len(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    size_t n = m->len;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+uint64_t hy_mbox_posted(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t n = m->posted;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+uint64_t hy_mbox_refused(hy_mbox *m)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t n = m->refused;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
