@@ -26,7 +26,8 @@ static void print_opt(const hy_cli_opt *o)
 {
     char left[64];
     snprintf(left, sizeof(left), "%s%c%s %s%s%s", o->letter ? "-" : "", o->letter ? o->letter : ' ',
-             o->letter ? "," : "", o->name, o->arg != NULL ? " " : "", o->arg != NULL ? o->arg : "");
+             o->letter ? "," : "", o->name, o->arg != NULL ? " " : "",
+             o->arg != NULL ? o->arg : "");
     printf("  %-30s %s\n", left, o->help);
 }
 
@@ -198,5 +199,6 @@ hy_status hy_cli_model_path(const hy_conf *conf, const char *model, char **out)
         return hy_fail(HY_E_NOTFOUND, "model '%s' is not here yet: run `halyard fetch %s`", model,
                        model);
     return hy_fail(HY_E_NOTFOUND,
-                   "no file, folder or fetched model '%s' (`halyard fetch` lists the names)", model);
+                   "no file, folder or fetched model '%s' (`halyard fetch` lists the names)",
+                   model);
 }

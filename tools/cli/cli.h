@@ -43,7 +43,7 @@ typedef struct hy_cli {
     const char *about; /* a paragraph */
     const hy_cli_opt *opts;
     size_t n_opts;
-    hy_conf *conf; /* overrides go here; NULL: the command takes none */
+    hy_conf *conf;        /* overrides go here; NULL: the command takes none */
     const char *args[64]; /* positional arguments */
     int n_args;
 } hy_cli;

@@ -11,10 +11,11 @@
 int hy_cmd_config(int argc, char **argv)
 {
     hy_conf *conf = hy_cli_conf();
-    hy_cli cli = {.usage = "config [FILE.ini]",
-                  .about = "Without a file: print every configuration key with type, default, range and\n"
-                           "meaning. With a file (and -o overrides): check it and print what is in force.",
-                  .conf = conf};
+    hy_cli cli = {
+        .usage = "config [FILE.ini]",
+        .about = "Without a file: print every configuration key with type, default, range and\n"
+                 "meaning. With a file (and -o overrides): check it and print what is in force.",
+        .conf = conf};
     int rc = hy_cli_parse(&cli, argc, argv);
     hy_buf b;
     hy_buf_init(&b);

@@ -87,7 +87,10 @@ int hy_cmd_tokenize(int argc, char **argv)
 {
     bool dec = false, ids_only = false, no_special = false, plain = false;
     const hy_cli_opt opts[] = {
-        {.name = "--decode", .letter = 'd', .help = "the arguments are ids: print their text", .flag = &dec},
+        {.name = "--decode",
+         .letter = 'd',
+         .help = "the arguments are ids: print their text",
+         .flag = &dec},
         {.name = "--ids", .letter = 'i', .help = "print ids on one line", .flag = &ids_only},
         {.name = "--no-special", .help = "add no begin or end token", .flag = &no_special},
         {.name = "--plain", .help = "marks such as <|im_end|> are plain text", .flag = &plain},
