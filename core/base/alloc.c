@@ -34,8 +34,11 @@ void *hy_malloc(size_t n)
 
 void *hy_calloc(size_t n, size_t size)
 {
+    size_t len;
+    if (__builtin_mul_overflow(n, size, &len))
+        return NULL;
     note_alloc();
-    return n != 0 && size != 0 ? calloc(n, size) : calloc(1, 1);
+    return len != 0 ? calloc(n, size) : calloc(1, 1);
 }
 
 void *hy_realloc(void *p, size_t n)
