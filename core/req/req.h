@@ -71,7 +71,8 @@ typedef struct hy_req_event {
     hy_status error; /* HY_FINISH_ERROR */
     const char *error_text;
     int32_t n_prompt, n_cached, n_output;
-    bool last; /* no further event for this request: arg may be released */
+    const char *handover; /* connector fields for the client (JSON text), NULL: none; borrowed */
+    bool last;            /* no further event for this request: arg may be released */
 } hy_req_event;
 
 typedef struct hy_req {
