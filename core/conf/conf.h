@@ -6,8 +6,8 @@
  *
  * Rules of the file: one `key = value` per line; `#` or `;` begins a comment line; ` ;` (blank,
  * semicolon) begins a comment behind a value; no continuation lines, indentation means nothing. A
- * key twice in one file is an error; a section may be opened again. A later file and the command
- * line override an earlier one.
+ * key twice in one file is an error; a section may be opened again. A later file overrides an
+ * earlier one, and hy_conf_set and hy_conf_put (the command line) override any file.
  *
  * A section of the table may be a pattern: `peer.*` stands for [peer.NAME] with any NAME.
  *
@@ -18,29 +18,7 @@
 #define HY_CONF_CONF_H
 
 #include "core/base/buf.h"
-
-typedef enum hy_conf_type {
-    HY_CONF_BOOL,     /* true false yes no on off 1 0 */
-    HY_CONF_INT,      /* decimal, or 0x hexadecimal */
-    HY_CONF_FLOAT,    /* finite */
-    HY_CONF_SIZE,     /* bytes: 4096, 64k, 512M, 2G, 1T (powers of 1024; "KiB" and "KB" alike) */
-    HY_CONF_DURATION, /* 250ms, 30s, 5m, 1h, 2d; a number alone is seconds; kept as ns */
-    HY_CONF_STRING,
-    HY_CONF_PATH, /* `~/` at the start is the home folder */
-    HY_CONF_ENUM, /* one of `choices` */
-    HY_CONF_LIST, /* strings with commas between */
-} hy_conf_type;
-
-typedef struct hy_conf_key {
-    const char *section; /* "engine", or a pattern "peer.*" */
-    const char *key;
-    hy_conf_type type;
-    const char *def; /* as in a file; "" for an empty string, path or list */
-    const char *min; /* as in a file; NULL: no bound (numbers, sizes, durations) */
-    const char *max;
-    const char *choices; /* ENUM: "exact|fast"; else NULL */
-    const char *help;    /* one or two sentences: what it does, what its special values mean */
-} hy_conf_key;
+#include "core/base/conf_key.h"
 
 typedef struct hy_conf hy_conf;
 

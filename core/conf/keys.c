@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The built-in table of keys: what may stand in an INI file, and the manual that `halyard config`
+ * prints. Backends bring tables of their own.
+ *
+ * Thread: constant data.  Owner: static.
+ */
+#include "core/conf/conf_int.h"
+
+#define BOOL(s, k, def, help)                                                                      \
+    {                                                                                              \
+        s, k, HY_CONF_BOOL, def, NULL, NULL, NULL, help                                            \
+    }
+#define INT(s, k, def, min, max, help)                                                             \
+    {                                                                                              \
+        s, k, HY_CONF_INT, def, min, max, NULL, help                                               \
+    }
+#define SIZE(s, k, def, min, max, help)                                                            \
+    {                                                                                              \
+        s, k, HY_CONF_SIZE, def, min, max, NULL, help                                              \
+    }
+#define TIME(s, k, def, min, max, help)                                                            \
+    {                                                                                              \
+        s, k, HY_CONF_DURATION, def, min, max, NULL, help                                          \
+    }
+#define STRING(s, k, def, help)                                                                    \
+    {                                                                                              \
+        s, k, HY_CONF_STRING, def, NULL, NULL, NULL, help                                          \
+    }
+#define PATH(s, k, def, help)                                                                      \
+    {                                                                                              \
+        s, k, HY_CONF_PATH, def, NULL, NULL, NULL, help                                            \
+    }
+#define ENUM(s, k, def, choices, help)                                                             \
+    {                                                                                              \
+        s, k, HY_CONF_ENUM, def, NULL, NULL, choices, help                                         \
+    }
+
+const hy_conf_key hy_conf__keys[] = {
+    ENUM("node", "role", "all",
+         "all|prefill|decode|both|encode|attention|ffn|cache|store|router|planner",
+         "What this node does. `all` serves everything by itself; the other roles share the work "
+         "of a request among nodes. A role that this build cannot run yet is refused by name."),
+    STRING("node", "name", "", "Name of this node in logs. Empty: the host's name."),
+    ENUM("node", "log_level", "info", "error|warn|info|debug|trace",
+         "How much is logged, on standard error: error (work lost), warn (went on), info (starts "
+         "and ends), debug (per request), trace (per step)."),
+
+    PATH("model", "path", "",
+         "Model to serve: a GGUF file, a folder in Hugging Face form, or the name of a fetched "
+         "model. `halyard serve MODEL` sets it."),
+    STRING("model", "name", "",
+           "Name that clients use in `model`. Empty: the file's or folder's own name."),
+    PATH("model", "chat_template", "",
+         "File with a Jinja chat template to use instead of the model's own."),
+
+    INT("engine", "threads", "0", "0", "1024",
+        "Compute threads. 0: one for each physical core this process may use."),
+    ENUM("engine", "numerics", "exact", "exact|fast",
+         "exact: the same bits whatever the batch, chunking, thread count or instruction set. "
+         "fast: vendor and BLAS kernels may be used. Nodes that differ refuse to link."),
+    ENUM("engine", "activations", "int8", "int8|f32",
+         "Type of activations that meet quantised weights. f32 is slower and closest to the "
+         "reference. Part of the model's fingerprint."),
+    INT("engine", "context", "0", "0", "16777216",
+        "Most tokens of a request, prompt and output together. 0: what the model was trained "
+        "for, less where the KV memory does not hold it."),
+    INT("engine", "max_batch_tokens", "512", "1", "1048576",
+        "Token budget of a step: prompts are cut into chunks that fit it."),
+    INT("engine", "max_seqs", "64", "1", "65536",
+        "Most sequences that run at the same time; others wait."),
+    INT("engine", "max_prefill_tokens", "0", "0", "1048576",
+        "Most prompt tokens in a step that also decodes, to bound the gap between streamed "
+        "tokens. 0: chosen from the step budget and the measured speed."),
+    ENUM("engine", "user_marks", "parse", "parse|text",
+         "Special tokens written inside a chat user's text. parse: they are special tokens, as "
+         "Hugging Face does. text: they stay plain text."),
+    BOOL("engine", "prefix_cache", "true",
+         "Keep the KV of finished requests and share equal beginnings of prompts."),
+
+    ENUM("kv", "type", "f16", "f16|f32|bf16",
+         "Type of the keys and values that attention sees. Part of the model's fingerprint."),
+    ENUM("kv", "storage", "auto", "auto|f16|f32|bf16",
+         "Type in memory. auto: as `type`; f32 holds every other type exactly."),
+    INT("kv", "block_tokens", "16", "16", "1024", "Tokens of a KV block; a multiple of 16."),
+    SIZE("kv", "memory", "0", "0", "64T",
+         "Memory for the KV pool. 0: enough for max_seqs short requests or one full context, "
+         "within a part of the free memory."),
+    INT("kv", "blocks", "0", "0", "268435456",
+        "Number of KV blocks, instead of `memory`. 0: from `memory`."),
+
+    STRING("http", "host", "127.0.0.1",
+           "Address to listen on. One that other machines reach needs api_key or api_key_file."),
+    INT("http", "port", "8000", "0", "65535", "TCP port. 0: any free one, which is printed."),
+    STRING("http", "api_key", "",
+           "Key that clients send as `Authorization: Bearer KEY`. Better in a file: see "
+           "api_key_file. Empty: none is asked for."),
+    PATH("http", "api_key_file", "",
+         "File with API keys, one a line; its mode must keep others out (0600)."),
+    SIZE("http", "max_body", "32M", "1k", "1G", "Largest request body; larger ones get 413."),
+    SIZE("http", "max_header", "64k", "1k", "16M", "Largest request line and headers together."),
+    INT("http", "max_connections", "1024", "1", "1000000",
+        "Most open client connections; more wait in the system's queue."),
+    INT("http", "max_queue", "4096", "1", "1000000",
+        "Most requests in work or waiting; above it a request gets 503 and Retry-After."),
+    SIZE("http", "max_slow_reader_bytes", "4M", "64k", "1G",
+         "Unsent bytes of a stream after which a client that does not read is dropped."),
+    TIME("http", "header_timeout", "60s", "1ms", "1d",
+         "From the first byte of a request to its last, headers and body."),
+    TIME("http", "idle_timeout", "75s", "1ms", "1d",
+         "A kept-alive connection without a request is closed after this."),
+    TIME("http", "write_timeout", "60s", "1ms", "1d",
+         "A client that takes no byte for this long is dropped."),
+    TIME("http", "request_timeout", "0s", "0s", "7d",
+         "Longest time for a request in the engine, waiting included. 0: none."),
+    INT("http", "max_logprobs", "20", "0", "1000",
+        "Most alternatives that a request may ask for with logprobs."),
+
+    STRING("backend", "name", "cpu", "Compute backend. `halyard devices` lists those found."),
+    ENUM("backend.cpu", "isa", "auto", "auto|scalar|avx2|avx512",
+         "Instruction set of the kernels. Changes the speed, never a bit of the result. One that "
+         "this CPU does not have is refused."),
+
+    PATH("fetch", "cache_dir", "",
+         "Where fetched models are kept. Empty: $HY_MODELS, else $XDG_CACHE_HOME/halyard, else "
+         "~/.cache/halyard."),
+    STRING("fetch", "hf_endpoint", "https://huggingface.co",
+           "Server for hf:owner/repo, a mirror or a test server of the same scheme. The variable "
+           "HF_ENDPOINT overrides the default."),
+    PATH("fetch", "token_file", "",
+         "File with a Hugging Face access token. Empty: $HF_TOKEN, if it is set."),
+};
+
+const size_t hy_conf__n_keys = HY_COUNTOF(hy_conf__keys);
