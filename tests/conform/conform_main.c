@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The HAL's conformance suite as a test: conform_hal [--backend X] [--isa Y] [--threads N] [--op
+ * OP]
+ * [--what TYPE] [--quick] [-v]. Exits 77 where the device or instruction set is absent.
+ *
+ * Thread: main.  Owner: the device is closed at the end.
+ */
+#include "hal/conform.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_item(void *arg, const hy_conform_item *it)
+{
+    static const char *const words[] = {"pass", "FAIL", "refused"};
+    const bool *verbose = arg;
+    if (it->result == HY_CONFORM_PASS && !*verbose)
+        return;
+    printf("%-7s %-10s %-22s %4d cases, worst %.3f of bound  %s\n", words[it->result],
+           hy_op_name(it->op), it->what, it->cases, it->worst, it->text);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    hy_dev_opts o = {.backend = "cpu"};
+    hy_conform_opts c = {0};
+    hy_conform_sum sum = {0};
+    hy_dev *d = NULL;
+    hy_dev_props p;
+    bool verbose = false;
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--quick") == 0)
+            c.quick = true;
+        else if (strcmp(argv[i], "-v") == 0)
+            verbose = true;
+        else if (strcmp(argv[i], "--backend") == 0)
+            o.backend = next, i++;
+        else if (strcmp(argv[i], "--isa") == 0)
+            o.isa = next, i++;
+        else if (strcmp(argv[i], "--threads") == 0)
+            o.n_threads = atoi(next), i++;
+        else if (strcmp(argv[i], "--op") == 0)
+            c.only = next, i++;
+        else if (strcmp(argv[i], "--what") == 0)
+            c.what = next, i++;
+        else if (strcmp(argv[i], "--seed") == 0)
+            c.seed = strtoull(next, NULL, 10), i++;
+        else
+            return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
+    }
+    hy_status st = hy_dev_open(&o, &d);
+    if (st == HY_E_NOTFOUND || st == HY_E_UNSUPPORTED) {
+        printf("skipped: %s\n", hy_fail_text());
+        return 77;
+    }
+    if (st == HY_OK)
+        st = d->ops->props(d, &p);
+    if (st == HY_OK)
+        st = hy_conform_run(d, &c, print_item, &verbose, &sum);
+    if (st != HY_OK) {
+        fprintf(stderr, "%s\n", hy_fail_text());
+        return 1;
+    }
+    printf("%s, %d threads: %d passed, %d failed, %d refused, %d cases%s\n", p.name, p.n_threads,
+           sum.passed, sum.failed, sum.refused, sum.cases,
+           sum.bits ? ", bits equal to the reference" : "");
+    hy_dev_close(d);
+    return sum.failed != 0;
+}
