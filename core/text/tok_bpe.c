@@ -133,6 +133,19 @@ static bool bytes_known(const hy_tok *t, const char *p, size_t len)
     return true;
 }
 
+/* What is not UTF-8 is one symbol as long as its first byte says, as SentencePiece vocabularies
+ * are used elsewhere too: so what follows a broken lead byte is spelt in bytes. It ends before an
+ * escaped space, which would not come back as a space. */
+static size_t bad_len(const char *p, size_t len)
+{
+    unsigned char b = (unsigned char)p[0];
+    size_t n = b < 0xc0 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+    size_t i = 1;
+    while (i < n && i < len && !(len - i >= 3 && memcmp(p + i, "\xe2\x96\x81", 3) == 0))
+        i++;
+    return i;
+}
+
 static hy_status seed(const hy_tok *t, tok_work *w, const char *p, size_t len, size_t *n_out)
 {
     size_t n = 0;
@@ -144,7 +157,7 @@ static hy_status seed(const hy_tok *t, tok_work *w, const char *p, size_t len, s
         }
         size_t c = hy_utf8_next(p + i, len - i, NULL, NULL);
         if (c == 0)
-            c = 1;
+            c = t->by_score ? bad_len(p + i, len - i) : 1;
         int32_t id = hy_tok__find_plain(t, p + i, c);
         if (id < 0 && !t->by_score && t->byte_fallback && bytes_known(t, p + i, c)) {
             for (size_t k = 0; k < c; k++)

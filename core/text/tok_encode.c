@@ -167,6 +167,23 @@ static hy_status encode_all(encoder *e, const char *p, size_t len, bool add_spec
     return HY_OK;
 }
 
+/* Text for patterns: UTF-8, except that surrogates may stay (three bytes each, so PCRE2 steps over
+ * them; they have a general category like other code points). */
+static void put_clean(const hy_tok *t, const char *p, size_t len, hy_buf *out)
+{
+    size_t done = 0;
+    for (size_t i = 0; t->keep_surrogates && i + 2 < len; i++) {
+        const unsigned char *b = (const unsigned char *)p + i;
+        if (b[0] != 0xed || b[1] < 0xa0 || b[1] > 0xbf || (b[2] & 0xc0) != 0x80)
+            continue;
+        hy_utf8_replace_bytes(p + done, i - done, out);
+        hy_buf_add(out, b, 3);
+        done = i + 3;
+        i += 2;
+    }
+    hy_utf8_replace_bytes(p + done, len - done, out);
+}
+
 hy_status hy_tok_encode(const hy_tok *t, const char *text, size_t len, int flags, size_t max_ids,
                         hy_tok_ids *out)
 {
@@ -179,10 +196,10 @@ hy_status hy_tok_encode(const hy_tok *t, const char *text, size_t len, int flags
     hy_buf_init(&clean);
     e.max_ids = max_ids == 0 ? 0 : before + max_ids;
     if (!t->keep_invalid && !hy_utf8_valid(text, len)) {
-        hy_utf8_replace_bytes(text, len, &clean);
+        put_clean(t, text, len, &clean);
         if (clean.failed)
             st = hy_fail(HY_E_NOMEM, "tokeniser: no memory for the text");
-        text = clean.data;
+        text = hy_buf_str(&clean);
         len = clean.len;
     }
     if (st == HY_OK)

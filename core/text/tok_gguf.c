@@ -147,7 +147,7 @@ static hy_status setup_bpe(const hy_gguf *g, hy_tok *t, bool *add_bos)
     if (p == NULL)
         return hy_fail(HY_E_UNSUPPORTED, "unknown pre-tokeniser \"%.*s\" (" KEY "pre)",
                        (int)(pre.len < 64 ? pre.len : 64), pre.p);
-    t->byte_level = true;
+    t->byte_level = t->keep_surrogates = true;
     t->ignore_merges = p->ignore_merges;
     *add_bos = p->add_bos;
     for (size_t i = 0; i < HY_COUNTOF(p->patterns) && p->patterns[i] != NULL; i++)
@@ -173,9 +173,8 @@ static hy_status setup_spm(const hy_gguf *g, hy_tok *t)
 static hy_status setup_gemma4(const hy_gguf *g, hy_tok *t)
 {
     static const char lines[] = "[^\\n]+|[\\n]+";
-    t->byte_fallback = t->keep_invalid = t->escape_space = t->newline_words = true;
+    t->byte_fallback = t->escape_space = t->newline_words = true;
     HY_TRY(hy_tok__step_split(&t->pre, lines, strlen(lines), false, SPLIT_ISOLATED, false));
-    t->keep_invalid = false; /* patterns need UTF-8 */
     HY_TRY(read_merges(g, t));
     snprintf(t->describe, sizeof(t->describe), "bpe/gemma4, %d tokens", t->n_vocab);
     return HY_OK;
@@ -211,14 +210,12 @@ static hy_status add_marks(const hy_gguf *g, hy_tok *t)
     return hy_tok__marks_sort(&t->marks[0]);
 }
 
-static hy_status set_ids(int32_t id, int32_t **out, size_t *n)
+static hy_status make_pieces(hy_tok *t)
 {
-    *out = malloc(sizeof(**out));
-    if (*out == NULL)
-        return hy_fail(HY_E_NOMEM, "tokeniser: no memory");
-    **out = id;
-    *n = 1;
-    return HY_OK;
+    char space[] = " ", mark[] = "\xe2\x96\x81";
+    tok_step to_space = {.kind = STEP_REPLACE, .a = mark, .a_len = 3, .b = space, .b_len = 1};
+    tok_steps dec = {&to_space, 1, 1};
+    return hy_tok__make_pieces(t, &dec, t->byte_level);
 }
 
 static hy_status read_specials(const hy_gguf *g, hy_tok *t, bool add_bos)
@@ -239,9 +236,9 @@ static hy_status read_specials(const hy_gguf *g, hy_tok *t, bool add_bos)
     HY_TRY(get_bool(g, KEY "add_eos_token", &add_eos));
     t->adds_bos = add_bos && t->bos >= 0;
     if (t->adds_bos)
-        HY_TRY(set_ids(t->bos, &t->prefix, &t->n_prefix));
+        HY_TRY(hy_tok__set_ids(t->bos, &t->prefix, &t->n_prefix));
     if (add_eos && t->eos >= 0)
-        HY_TRY(set_ids(t->eos, &t->suffix, &t->n_suffix));
+        HY_TRY(hy_tok__set_ids(t->eos, &t->suffix, &t->n_suffix));
     HY_TRY(hy_tok__add_eog(t, t->eos));
     HY_TRY(hy_tok__add_eog(t, eot));
     HY_TRY(hy_tok__add_eog(t, eom));
@@ -287,7 +284,7 @@ static hy_status build(const hy_gguf *g, hy_tok *t)
     HY_TRY(read_specials(g, t, add_bos));
     HY_TRY(hy_tok__index_bytes(t));
     HY_TRY(add_marks(g, t));
-    HY_TRY(hy_tok__make_pieces(t, !bpe));
+    HY_TRY(make_pieces(t));
     return read_template(g, t);
 }
 

@@ -78,7 +78,7 @@ typedef enum tok_step_kind {
     STEP_REPLACE, /* a by b; or regex by b */
     STEP_STRIP,   /* left, right */
     /* pre-tokenisers */
-    STEP_SPLIT,        /* regex, behavior, invert */
+    STEP_SPLIT,        /* regex or text a; behavior, invert */
     STEP_PREFIX_SPACE, /* a: before a piece that does not begin with a space */
     STEP_METASPACE,    /* a: the replacement; prepend; left: split */
 } tok_step_kind;
@@ -119,10 +119,11 @@ struct hy_tok {
     bool ignore_merges; /* a word that is a token is that token */
     bool newline_words; /* so is a word of newlines only */
     bool fuse_unk;
-    bool keep_invalid; /* bytes that are no UTF-8 can be spelt */
-    bool escape_space; /* ' ' becomes U+2581 before the model */
-    bool prefix_space; /* a section of text gets a space before it */
-    bool strip_prefix; /* decoding drops one space at the beginning */
+    bool keep_invalid;    /* bytes that are no UTF-8 can be spelt */
+    bool keep_surrogates; /* so can UTF-8 forms of U+D800..U+DFFF, which are no UTF-8 */
+    bool escape_space;    /* ' ' becomes U+2581 before the model */
+    bool prefix_space;    /* a section of text gets a space before it */
+    bool strip_prefix;    /* decoding drops one space at the beginning */
     int32_t byte_sym[256];
     int32_t unk;
 
@@ -157,8 +158,11 @@ uint32_t hy_tok__byte_to_cp(uint8_t b);
 int hy_tok__cp_to_byte(uint32_t cp);
 /* Fill byte_sym from the alphabet, or from <0xXX> tokens. */
 hy_status hy_tok__index_bytes(hy_tok *t);
-/* What tokens decode to; replace U+2581 by a space when `spaces`. */
-hy_status hy_tok__make_pieces(hy_tok *t, bool spaces);
+/* "<0x0A>": the byte, or -1. */
+int hy_tok__byte_token(const char *text, size_t len);
+/* What tokens decode to: byte tokens their byte, the others through the byte alphabet or through
+ * the replacements of dec (STEP_REPLACE of texts only). */
+hy_status hy_tok__make_pieces(hy_tok *t, const tok_steps *dec, bool byte_level);
 hy_status hy_tok__add_eog(hy_tok *t, int32_t id);
 /* EOG by well-known names, for sources that do not say. */
 hy_status hy_tok__eogs_by_name(hy_tok *t);
@@ -171,7 +175,7 @@ const tok_mark *hy_tok__mark_at(const tok_marks *m, const char *p, size_t len, b
 
 /* tok_split.c */
 /* Oniguruma's syntax as tokenizer.json uses it, translated to PCRE2. */
-hy_status hy_tok__regex(const char *pattern, size_t len, bool literal, tok_regex *out);
+hy_status hy_tok__regex(const char *pattern, size_t len, tok_regex *out);
 hy_status hy_tok__step_add(tok_steps *s, tok_step_kind kind, tok_step **out);
 hy_status hy_tok__step_split(tok_steps *s, const char *pattern, size_t len, bool literal,
                              tok_behavior behavior, bool invert);
@@ -206,6 +210,18 @@ hy_status hy_tok__pretokenise(const hy_tok *t, tok_work *w, bool first);
 hy_status hy_tok__bpe(const hy_tok *t, tok_work *w, const char *p, size_t len, size_t max_ids,
                       hy_tok_ids *out);
 hy_status hy_tok__push(hy_tok_ids *v, int32_t id, size_t max_ids);
+
+hy_status hy_tok__step_text(const char *text, size_t len, char **out, size_t *len_out);
+
+/* tok_pipe.c: the parts of tokenizer.json around its model; *_out are what the file says */
+hy_status hy_tok__json_normaliser(hy_tok *t, const json_t *j);
+hy_status hy_tok__json_pretokeniser(hy_tok *t, const json_t *j);
+hy_status hy_tok__json_decoder(hy_tok *t, const json_t *j, tok_steps *dec, bool *byte_level_out);
+hy_status hy_tok__json_postprocessor(hy_tok *t, const json_t *j);
+hy_status hy_tok__set_ids(int32_t id, int32_t **out, size_t *n);
+
+/* tok_json.c: tokenizer.json alone (tests, fuzzing) */
+hy_status hy_tok__from_json(const char *text, size_t len, hy_tok **out);
 
 /* tok_pre.c */
 typedef struct tok_pre {

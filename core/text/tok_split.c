@@ -80,33 +80,16 @@ static hy_status translate(const char *p, size_t len, hy_buf *out)
     return HY_OK;
 }
 
-static void put_literal(const char *p, size_t len, hy_buf *out)
-{
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)p[i];
-        bool word = c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
-                    (c >= 'a' && c <= 'z') || c == '_';
-        if (c < 0x20 || c == 0x7f)
-            hy_buf_printf(out, "\\x{%x}", c);
-        else
-            hy_buf_printf(out, word ? "%c" : "\\%c", c);
-    }
-}
-
-hy_status hy_tok__regex(const char *pattern, size_t len, bool literal, tok_regex *out)
+hy_status hy_tok__regex(const char *pattern, size_t len, tok_regex *out)
 {
     hy_buf b;
-    hy_status st = HY_OK;
     int err = 0;
     PCRE2_SIZE at = 0;
     if (len > PATTERN_MAX || memchr(pattern, '\0', len) != NULL)
         return hy_fail(HY_E_LIMIT, "tokeniser: a pattern of %zu bytes is too long or has a NUL",
                        len);
     hy_buf_init(&b);
-    if (literal)
-        put_literal(pattern, len, &b);
-    else
-        st = translate(pattern, len, &b);
+    hy_status st = translate(pattern, len, &b);
     if (st == HY_OK && b.failed)
         st = hy_fail(HY_E_NOMEM, "tokeniser: no memory for a pattern");
     if (st == HY_OK) {
@@ -150,6 +133,17 @@ hy_status hy_tok__step_add(tok_steps *s, tok_step_kind kind, tok_step **out)
     return HY_OK;
 }
 
+hy_status hy_tok__step_text(const char *text, size_t len, char **out, size_t *len_out)
+{
+    *out = malloc(len + 1);
+    if (*out == NULL)
+        return hy_fail(HY_E_NOMEM, "tokeniser: no memory");
+    memcpy(*out, text, len);
+    (*out)[len] = '\0';
+    *len_out = len;
+    return HY_OK;
+}
+
 hy_status hy_tok__step_split(tok_steps *s, const char *pattern, size_t len, bool literal,
                              tok_behavior behavior, bool invert)
 {
@@ -157,7 +151,9 @@ hy_status hy_tok__step_split(tok_steps *s, const char *pattern, size_t len, bool
     HY_TRY(hy_tok__step_add(s, STEP_SPLIT, &k));
     k->behavior = behavior;
     k->invert = invert;
-    return hy_tok__regex(pattern, len, literal, &k->re);
+    if (literal)
+        return hy_tok__step_text(pattern, len, &k->a, &k->a_len);
+    return hy_tok__regex(pattern, len, &k->re);
 }
 
 void hy_tok__steps_fini(tok_steps *s)
@@ -274,6 +270,28 @@ static hy_status put_part(splitter *s, size_t off, size_t len, bool match)
     return HY_OK;
 }
 
+/* The next place a step's pattern or text matches: as hy_tok__match. */
+static int find_next(tok_work *w, const tok_step *k, const char *p, size_t len, size_t from,
+                     size_t *start, size_t *end)
+{
+    if (k->re.code != NULL)
+        return hy_tok__match(w, &k->re, p, len, from, start, end);
+    const char *hit = k->a_len != 0 ? memmem(p + from, len - from, k->a, k->a_len) : NULL;
+    if (hit == NULL)
+        return 0;
+    *start = (size_t)(hit - p);
+    *end = *start + k->a_len;
+    return 1;
+}
+
+static size_t next_char(const char *p, size_t len, size_t at)
+{
+    at++;
+    while (at < len && ((unsigned char)p[at] & 0xc0) == 0x80)
+        at++;
+    return at;
+}
+
 static hy_status split_piece(tok_work *w, const tok_step *k, const char *text, tok_piece piece,
                              tok_pieces *out)
 {
@@ -282,7 +300,7 @@ static hy_status split_piece(tok_work *w, const tok_step *k, const char *text, t
     size_t done = 0, from = 0;
     while (from <= piece.len) {
         size_t a = 0, b = 0;
-        int rc = hy_tok__match(w, &k->re, p, piece.len, from, &a, &b);
+        int rc = find_next(w, k, p, piece.len, from, &a, &b);
         if (rc < 0)
             return (hy_status)rc;
         if (rc == 0)
@@ -292,8 +310,7 @@ static hy_status split_piece(tok_work *w, const tok_step *k, const char *text, t
             done = a;
             if (a == piece.len)
                 break;
-            size_t n = hy_utf8_next(p + a, piece.len - a, NULL, NULL);
-            from = a + (n != 0 ? n : 1);
+            from = next_char(p, piece.len, a);
             continue;
         }
         HY_TRY(put_part(&s, piece.off + done, a - done, false));
@@ -309,25 +326,15 @@ static hy_status replace_all(tok_work *w, const tok_step *k, const char *p, size
     size_t done = 0, from = 0;
     while (from <= len) {
         size_t a = 0, b = 0;
-        int rc = 0;
-        if (k->re.code != NULL) {
-            rc = hy_tok__match(w, &k->re, p, len, from, &a, &b);
-            if (rc < 0)
-                return (hy_status)rc;
-        } else {
-            const char *hit = k->a_len != 0 ? memmem(p + from, len - from, k->a, k->a_len) : NULL;
-            rc = hit != NULL;
-            a = rc ? (size_t)(hit - p) : 0;
-            b = a + k->a_len;
-        }
+        int rc = find_next(w, k, p, len, from, &a, &b);
+        if (rc < 0)
+            return (hy_status)rc;
         if (rc == 0)
             break;
         hy_buf_add(out, p + done, a - done);
         hy_buf_add(out, k->b, k->b_len);
         done = b;
-        from = b > a ? b : a + 1;
-        while (from < len && ((unsigned char)p[from] & 0xc0) == 0x80)
-            from++;
+        from = b > a ? b : next_char(p, len, a);
     }
     hy_buf_add(out, p + done, len - done);
     return HY_OK;

@@ -283,8 +283,7 @@ hy_status hy_tok__index_bytes(hy_tok *t)
     return st;
 }
 
-/* "<0x0A>": the byte, or -1. */
-static int byte_of(const char *s, size_t len)
+int hy_tok__byte_token(const char *s, size_t len)
 {
     static const char hex[] = "0123456789ABCDEF";
     if (len != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || s[3] == '\0' || s[4] == '\0')
@@ -311,44 +310,61 @@ static void put_byte_level(const char *s, size_t len, hy_buf *out)
     }
 }
 
-static void put_spaces(const char *s, size_t len, hy_buf *out)
+static void put_replaced(const tok_step *k, const char *s, size_t len, hy_buf *out)
 {
     for (size_t i = 0; i < len;) {
-        if (len - i >= 3 && memcmp(s + i, "\xe2\x96\x81", 3) == 0) {
-            hy_buf_putc(out, ' ');
-            i += 3;
+        if (k->a_len != 0 && len - i >= k->a_len && memcmp(s + i, k->a, k->a_len) == 0) {
+            hy_buf_add(out, k->b, k->b_len);
+            i += k->a_len;
         } else {
             hy_buf_putc(out, s[i++]);
         }
     }
 }
 
-hy_status hy_tok__make_pieces(hy_tok *t, bool spaces)
+/* A token's text after all replacements, in scratch[0]. */
+static void replace_text(const tok_steps *dec, const char *s, size_t len, hy_buf scratch[2])
 {
-    for (int32_t i = 0; i < t->n_vocab; i++) {
+    hy_buf_clear(&scratch[0]);
+    hy_buf_add(&scratch[0], s, len);
+    for (size_t i = 0; i < dec->n; i++) {
+        hy_buf b = scratch[0];
+        scratch[0] = scratch[1];
+        scratch[1] = b;
+        hy_buf_clear(&scratch[0]);
+        put_replaced(&dec->v[i], hy_buf_str(&b), b.len, &scratch[0]);
+    }
+}
+
+hy_status hy_tok__make_pieces(hy_tok *t, const tok_steps *dec, bool byte_level)
+{
+    hy_buf scratch[2] = {{0}, {0}};
+    hy_status st = HY_OK;
+    for (int32_t i = 0; i < t->n_vocab && st == HY_OK; i++) {
         tok_entry *e = &t->tok[i];
         const char *s = text_of(t, i);
-        int byte = t->byte_fallback || e->type == TOK_BYTE ? byte_of(s, e->text_len) : -1;
-        if (t->pieces.len > UINT32_MAX / 2)
-            return hy_fail(HY_E_LIMIT, "tokeniser: the vocabulary is larger than 2 GiB");
+        int byte = e->type == TOK_BYTE ? hy_tok__byte_token(s, e->text_len) : -1;
+        bool mark = e->type == TOK_CONTROL || e->type == TOK_UNKNOWN;
         e->piece_off = (uint32_t)t->pieces.len;
-        if (byte >= 0 && (e->type == TOK_BYTE || e->type == TOK_NORMAL))
+        if (byte >= 0) {
             hy_buf_putc(&t->pieces, (char)byte);
-        else if (e->type == TOK_CONTROL || e->type == TOK_UNKNOWN)
+        } else if (mark || (byte_level && e->type == TOK_USER)) {
             hy_buf_add(&t->pieces, s, e->text_len);
-        else if (e->type == TOK_USER && !spaces)
-            hy_buf_add(&t->pieces, s, e->text_len);
-        else if (t->byte_level && e->type != TOK_USER)
+        } else if (byte_level) {
             put_byte_level(s, e->text_len, &t->pieces);
-        else if (spaces)
-            put_spaces(s, e->text_len, &t->pieces);
-        else
-            hy_buf_add(&t->pieces, s, e->text_len);
+        } else {
+            replace_text(dec, s, e->text_len, scratch);
+            hy_buf_add(&t->pieces, hy_buf_str(&scratch[0]), scratch[0].len);
+        }
+        if (t->pieces.failed || scratch[0].failed || scratch[1].failed)
+            st = hy_fail(HY_E_NOMEM, "tokeniser: no memory for the vocabulary");
+        else if (t->pieces.len > UINT32_MAX / 2)
+            st = hy_fail(HY_E_LIMIT, "tokeniser: decoded tokens are larger than 2 GiB");
         e->piece_len = (uint32_t)(t->pieces.len - e->piece_off);
     }
-    if (t->pieces.failed)
-        return hy_fail(HY_E_NOMEM, "tokeniser: no memory for the vocabulary");
-    return HY_OK;
+    hy_buf_fini(&scratch[0]);
+    hy_buf_fini(&scratch[1]);
+    return st;
 }
 
 hy_status hy_tok__add_eog(hy_tok *t, int32_t id)
