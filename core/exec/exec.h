@@ -11,6 +11,7 @@
 #include "core/req/batch.h"
 
 typedef struct hy_exec hy_exec;
+struct hy_connector; /* core/connector/connector.h */
 
 typedef struct hy_exec_opts {
     hy_dtype kv_value;   /* [kv] type */
@@ -22,6 +23,7 @@ typedef struct hy_exec_opts {
     int32_t max_logits; /* logits rows at once; more are done in turns */
     int32_t context;    /* longest sequence */
     hy_act_mode act;
+    struct hy_connector *connector; /* worker half is called here; NULL: none */
 } hy_exec_opts;
 
 /* Bytes of one block of group g at these options (for sizing the pool). */
@@ -29,12 +31,18 @@ hy_status hy_exec_block_bytes(const hy_model *m, int32_t g, const hy_exec_opts *
 /* HY_E_NOMEM_DEVICE names the pool size that did not fit. */
 hy_status hy_exec_create(hy_model *m, const hy_exec_opts *o, hy_exec **out);
 void hy_exec_destroy(hy_exec *e);
-/* Run one step; results go into the batch. No allocation inside. */
+/* Run one step; results go into the batch. No allocation inside. A step without rows only drives
+ * the connector. */
 hy_status hy_exec_step(hy_exec *e, hy_batch *b);
 /* The pool of a group (connector: register_kv). Borrowed. */
 const hy_kv_pool *hy_exec_pool(const hy_exec *e, int32_t group);
-/* Logits of the last step's row i (tests, drift); NULL when out of range. */
+/* Logits of the last step's row i (tests, drift), where that row was sampled or scored and its
+ * turn was the last; else NULL. Valid until the next step. */
 const float *hy_exec_logits(const hy_exec *e, int32_t i);
+/* Called after each of the model's steps with the residual stream [rows][dim] (tests, drift; host
+ * visible devices only). NULL: none. */
+typedef void (*hy_exec_probe)(void *arg, const hy_step *s, const float *x, int32_t rows);
+void hy_exec_set_probe(hy_exec *e, hy_exec_probe fn, void *arg);
 /* Model fingerprint with KV value type and activation mode mixed in: root of the prefix hash. */
 void hy_exec_fingerprint(const hy_exec *e, uint8_t out[32]);
 

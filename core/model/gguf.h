@@ -16,8 +16,19 @@
 #include <stdint.h>
 
 typedef enum hy_gguf_type {
-    HY_GGUF_U8 = 0, HY_GGUF_I8, HY_GGUF_U16, HY_GGUF_I16, HY_GGUF_U32, HY_GGUF_I32, HY_GGUF_F32,
-    HY_GGUF_BOOL, HY_GGUF_STR, HY_GGUF_ARR, HY_GGUF_U64, HY_GGUF_I64, HY_GGUF_F64,
+    HY_GGUF_U8 = 0,
+    HY_GGUF_I8,
+    HY_GGUF_U16,
+    HY_GGUF_I16,
+    HY_GGUF_U32,
+    HY_GGUF_I32,
+    HY_GGUF_F32,
+    HY_GGUF_BOOL,
+    HY_GGUF_STR,
+    HY_GGUF_ARR,
+    HY_GGUF_U64,
+    HY_GGUF_I64,
+    HY_GGUF_F64,
 } hy_gguf_type;
 
 typedef struct hy_str { /* not NUL-terminated */
@@ -28,9 +39,9 @@ typedef struct hy_str { /* not NUL-terminated */
 typedef struct hy_gguf_tensor {
     hy_str name;
     hy_dtype type;
-    int n_dims;        /* 1..4 */
-    int64_t dims[4];   /* dims[0] is the contiguous one (columns, K); unused are 1 */
-    const void *data;  /* inside the mapping */
+    int n_dims;       /* 1..4 */
+    int64_t dims[4];  /* dims[0] is the contiguous one (columns, K); unused are 1 */
+    const void *data; /* inside the mapping */
     size_t bytes;
 } hy_gguf_tensor;
 

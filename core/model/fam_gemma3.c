@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Family gemma3: most layers see a window and rotate with their own base, every sixth sees all;
+ * norms before and after attention and FFN, and on the heads of q and k; GELU-gated FFN; embedding
+ * times sqrt(width). Norms multiply by 1 + w: Hugging Face folders hold w, GGUF files 1 + w.
+ *
+ * Thread: one (load).  Owner: the model.
+ */
+#include "core/model/build.h"
+
+#include <math.h>
+
+static hy_status layer(hy_build *b, int32_t i)
+{
+    const hy_hparams *hp = b->hp;
+    hy_attn_in *in = NULL;
+    HY_TRY(hy_build_attn_in(b, i, &in));
+    HY_TRY(hy_build_norm(b, HY_R_ATTN_NORM, i, hp->dim, &in->norm));
+    HY_TRY(hy_build_qkv(b, i, hp->attn_bias, in));
+    HY_TRY(hy_build_norm(b, HY_R_Q_NORM, i, hp->k_dim, &in->q_norm));
+    HY_TRY(hy_build_norm(b, HY_R_K_NORM, i, hp->k_dim, &in->k_norm));
+
+    hy_attn_out *out = NULL;
+    HY_TRY(hy_build_attn_out(b, i, &out));
+    HY_TRY(hy_build_bias(b, HY_R_O_BIAS, i, hp->dim, hp->attn_bias, &out->bo));
+    HY_TRY(hy_build_norm(b, HY_R_ATTN_POST_NORM, i, hp->dim, &out->post_norm));
+
+    hy_ffn *ffn = NULL;
+    HY_TRY(hy_build_ffn(b, i, &ffn));
+    HY_TRY(hy_build_norm(b, HY_R_FFN_PRE_NORM, i, hp->dim, &ffn->norm));
+    HY_TRY(hy_build_gated_ffn(b, i, ffn));
+    return hy_build_norm(b, HY_R_FFN_POST_NORM, i, hp->dim, &ffn->post_norm);
+}
+
+static hy_status build(hy_build *b)
+{
+    int32_t rope = 0;
+    b->rope_kind = HY_ROPE_HALVES;
+    b->norm_plus_one = b->src->hf;
+    HY_TRY(hy_build_groups(b));
+    HY_TRY(hy_build_rope(b, &b->hp->rope, &rope));
+    HY_TRY(hy_build_rope(b, &b->hp->rope_local, &b->local_rope));
+    HY_TRY(hy_build_embed(b, (float)sqrt((double)b->hp->dim)));
+    for (int32_t i = 0; i < b->hp->n_layers; i++)
+        HY_TRY(layer(b, i));
+    return hy_build_head(b);
+}
+
+static const char *const types[] = {"gemma3_text", "gemma3", NULL};
+const hy_family hy_fam_gemma3 = {"gemma3", "gemma3", types, build};
