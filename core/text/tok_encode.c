@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 enum { TEXT_MAX = 1 << 30 };
 
@@ -27,20 +28,45 @@ void hy_tok_ids_fini(hy_tok_ids *v)
     memset(v, 0, sizeof(*v));
 }
 
+/* A letter, combining mark, digit or connector, as \w of Hugging Face's single_word. */
 static bool is_word(const char *p, size_t len)
 {
-    unsigned char c = len != 0 ? (unsigned char)p[0] : ' ';
-    return c >= 0x80 || c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
-           (c >= 'a' && c <= 'z');
+    uint32_t cp = 0;
+    if (len == 0 || hy_utf8_decode(p, len, &cp) == 0)
+        return false;
+    if (cp == 0x200c || cp == 0x200d) /* joiners are part of words */
+        return true;
+    switch (utf8proc_category((utf8proc_int32_t)cp)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static size_t char_before(const char *p, size_t from, size_t at)
+{
+    size_t c = at - 1;
+    while (c > from && at - c < 4 && ((unsigned char)p[c] & 0xc0) == 0x80)
+        c--;
+    return c;
 }
 
 static size_t space_before(const char *p, size_t from, size_t at)
 {
     while (at > from) {
-        size_t c = at - 1;
+        size_t c = char_before(p, from, at);
         uint32_t cp = 0;
-        while (c > from && ((unsigned char)p[c] & 0xc0) == 0x80)
-            c--;
         if (hy_utf8_decode(p + c, at - c, &cp) != at - c || !hy_utf8_is_space(cp))
             break;
         at = c;
@@ -74,7 +100,8 @@ static const tok_mark *next_mark(const encoder *e, int set, const char *p, size_
         if (k == NULL)
             continue;
         size_t stop = i + k->len;
-        if (k->single_word && ((i > 0 && is_word(p + i - 1, 1)) || is_word(p + stop, len - stop)))
+        size_t prev = i > 0 ? char_before(p, 0, i) : 0;
+        if (k->single_word && (is_word(p + prev, i - prev) || is_word(p + stop, len - stop)))
             continue;
         *start = k->lstrip ? space_before(p, from, i) : i;
         *end = k->rstrip ? space_after(p, len, stop) : stop;

@@ -3,8 +3,8 @@
  * Steps before the model: normalisers and pre-tokenisers, with patterns run by PCRE2.
  *
  * Patterns are written in Oniguruma's dialect. What differs from PCRE2 is translated: \s means
- * Unicode White_Space exactly (PCRE2 adds U+180E), \h a hexadecimal digit, \uHHHH a code point;
- * what cannot be translated (class intersection) is refused.
+ * Unicode White_Space exactly (PCRE2 adds U+180E), \w includes marks, \h a hexadecimal digit,
+ * \uHHHH a code point; what cannot be translated (class intersection) is refused.
  *
  * Thread: any; memory is the caller's tok_work.  Owner: steps belong to hy_tok.
  */
@@ -30,10 +30,16 @@ enum {
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{"   \
     "10ffff}"
 
+#define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
+
 /* One escape sequence at p[i] == '\\'; returns how many bytes it took. */
 static size_t put_escape(const char *p, size_t len, bool in_class, hy_buf *out)
 {
     char c = len > 1 ? p[1] : '\0';
+    if (c == 'w' || c == 'W') {
+        hy_buf_printf(out, in_class ? "%s" : c == 'w' ? "[%s]" : "[^%s]", WORD);
+        return 2;
+    }
     const char *set = c == 's' ? SPACES : c == 'S' ? NOT_SPACES : c == 'h' ? "0-9A-Fa-f" : NULL;
     if (set != NULL) {
         hy_buf_printf(out, in_class ? "%s" : "[%s]", set);
@@ -52,6 +58,8 @@ static hy_status translate(const char *p, size_t len, hy_buf *out)
     bool in_class = false;
     size_t class_at = 0;
     for (size_t i = 0; i < len;) {
+        if (in_class && p[i] == '\\' && i + 1 < len && p[i + 1] == 'W')
+            return hy_fail(HY_E_UNSUPPORTED, "pattern with \\W inside a class: %.200s", p);
         if (p[i] == '\\') {
             i += put_escape(p + i, len - i, in_class, out);
             continue;
@@ -455,7 +463,7 @@ static hy_status rewrite_piece(const tok_step *k, tok_work *w, tok_piece piece, 
     const char *p = w->text.data + piece.off;
     size_t start = w->text2.len;
     if (k->kind == STEP_PREFIX_SPACE) {
-        if (space_at(p, piece.len) == 0)
+        if (p[0] != ' ')
             hy_buf_add(&w->text2, k->a, k->a_len);
         hy_buf_add(&w->text2, p, piece.len);
         return add_piece(&w->pieces2, start, w->text2.len - start);
