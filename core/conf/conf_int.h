@@ -55,6 +55,9 @@ hy_status hy_conf__assign(hy_conf *c, const char *section, const char *key, cons
                           const hy_conf__where *w);
 unsigned hy_conf__next_unit(hy_conf *c);
 
+/* Any key's value, as written. */
+const char *hy_conf__text(const hy_conf *c, const char *section, const char *key);
+
 /* Keys whose values are never printed. */
 bool hy_conf__is_secret(const hy_conf_key *k);
 bool hy_conf__is_pattern(const char *section);
