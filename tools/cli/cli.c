@@ -165,8 +165,20 @@ bool hy_cli_is_ini(const char *arg)
 
 char *hy_cli_cache_dir(const hy_conf *conf)
 {
+    const char *dir = hy_conf_str(conf, "fetch", "cache_dir");
     const char *env = getenv("HY_MODELS");
-    return strdup(env != NULL && *env != '\0' ? env : hy_conf_str(conf, "fetch", "cache_dir"));
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (*dir != '\0')
+        return strdup(dir);
+    if (env != NULL && *env != '\0')
+        return strdup(env);
+    hy_buf b;
+    hy_buf_init(&b);
+    if (xdg != NULL && *xdg != '\0')
+        hy_buf_printf(&b, "%s/halyard", xdg);
+    else
+        hy_buf_printf(&b, "%s/.cache/halyard", home != NULL && *home != '\0' ? home : "/tmp");
+    return hy_buf_take(&b);
 }
 
 static bool exists(const char *path)

@@ -58,7 +58,8 @@ hy_conf *hy_cli_conf(void);
 /* MODEL as given (a file, a folder, or a fetched name) to a path. malloc'd. HY_E_NOTFOUND says
  * what to do. */
 hy_status hy_cli_model_path(const hy_conf *conf, const char *model, char **out);
-/* Folder where fetched models lie: $HY_MODELS, else [fetch] cache_dir. malloc'd. */
+/* Folder where fetched models lie: [fetch] cache_dir, else $HY_MODELS, else ~/.cache/halyard.
+ * malloc'd. */
 char *hy_cli_cache_dir(const hy_conf *conf);
 /* True for a positional argument that names a configuration file. */
 bool hy_cli_is_ini(const char *arg);

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Builds the stages of a node in the order device, model, text, exec, sched, http, and takes them
+ * down in the reverse order.
+ *
+ * Thread: main.  Owner: hy_node owns all it built; the configuration is the caller's.
+ */
+#include "core/node/node.h"
+
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/metric.h"
+#include "core/exec/exec.h"
+#include "core/exec/sample.h"
+#include "core/exec/stage.h"
+#include "core/http/http.h"
+#include "core/node/role.h"
+#include "core/node/size.h"
+#include "core/text/load.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+struct hy_node {
+    const hy_conf *conf;
+    hy_dev *dev;
+    hy_model *model;
+    hy_tok *tok;
+    hy_jinja *chat;
+    char *chat_error; /* why chat is NULL */
+    hy_exec *exec;
+    hy_exec_stage *exec_stage;
+    hy_metrics *metrics;
+    hy_engine *engine;
+    hy_runtime *runtime;
+    hy_http *http;
+    char *served_name;
+    char *api_key;
+    const char *names[1];
+    hy_size size;
+    bool started, draining;
+};
+
+/* The sampler's functions as sched takes them. ctx is the model. */
+static hy_status sampler_create(void *ctx, const hy_sampling *params, int32_t choice,
+                                const int32_t *prompt, int32_t n_prompt, const int32_t *end_ids,
+                                size_t n_end, int32_t min_tokens, struct hy_sampler **out)
+{
+    const hy_model *m = ctx;
+    hy_sampler_opts o = {.params = params,
+                         .choice = choice,
+                         .vocab = m->cfg.vocab,
+                         .prompt = prompt,
+                         .n_prompt = n_prompt,
+                         .end_ids = end_ids,
+                         .n_end = n_end,
+                         .min_tokens = min_tokens};
+    return hy_sampler_create(&o, out);
+}
+
+static void sampler_destroy(void *ctx, struct hy_sampler *s)
+{
+    (void)ctx;
+    hy_sampler_destroy(s);
+}
+
+static void sampler_accept(void *ctx, struct hy_sampler *s, int32_t id)
+{
+    (void)ctx;
+    hy_sampler_accept(s, id);
+}
+
+static hy_status open_device(hy_node *n)
+{
+    const char *backend = hy_conf_str(n->conf, "backend", "name");
+    hy_dev_opts o = {.backend = backend,
+                     .n_threads = (int)hy_conf_int(n->conf, "engine", "threads")};
+    if (strcmp(backend, "cpu") == 0)
+        o.isa = hy_conf_str(n->conf, "backend.cpu", "isa");
+    return hy_dev_open(&o, &n->dev);
+}
+
+static hy_status load_template(hy_node *n)
+{
+    const char *file = hy_conf_str(n->conf, "model", "chat_template");
+    const char *own = hy_tok_chat_template(n->tok);
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_status st = HY_OK;
+    if (*file != '\0') {
+        st = hy_file_read(file, 4u << 20, &b);
+        if (st == HY_OK)
+            st = hy_jinja_compile(hy_buf_str(&b), b.len, &n->chat);
+        if (st < 0)
+            hy_fail_in(st, "[model] chat_template: ");
+    } else if (own != NULL && hy_jinja_compile(own, strlen(own), &n->chat) < 0) {
+        hy_buf_printf(&b, "the model's chat template cannot be used: %s", hy_fail_text());
+        n->chat_error = hy_buf_take(&b);
+        hy_warn("node", "%s; completions work, for chat set [model] chat_template", n->chat_error);
+    }
+    hy_buf_fini(&b);
+    return st;
+}
+
+static hy_status build_engine(hy_node *n)
+{
+    hy_engine_opts o = {0};
+    int32_t windows[HY_SIZE_MAX_GROUPS];
+    const hy_model *m = n->model;
+    for (int32_t g = 0; g < m->n_groups; g++)
+        windows[g] = m->groups[g].window;
+    o.n_groups = m->n_groups;
+    o.windows = windows;
+    o.n_blocks = n->size.n_blocks;
+    o.block_tokens = n->size.block_tokens;
+    hy_exec_fingerprint(n->exec, o.fingerprint);
+    o.context = n->size.context;
+    o.vocab = m->cfg.vocab;
+    o.max_batch_tokens = n->size.max_rows;
+    o.max_prefill_tokens = (int32_t)hy_conf_int(n->conf, "engine", "max_prefill_tokens");
+    o.max_seqs = n->size.max_seqs;
+    o.max_queue = (int32_t)hy_conf_int(n->conf, "http", "max_queue");
+    o.prefix_cache = hy_conf_bool(n->conf, "engine", "prefix_cache");
+    for (int32_t r = 0; r < m->n_ropes; r++)
+        if (m->ropes[r].inv_freq_long != NULL)
+            o.rope_long_from = m->ropes[r].long_from;
+    o.end_ids = hy_tok_eogs(n->tok, &o.n_end);
+    if (getrandom(&o.seed, sizeof(o.seed), 0) != (ssize_t)sizeof(o.seed) ||
+        getrandom(&o.epoch, sizeof(o.epoch), 0) != (ssize_t)sizeof(o.epoch))
+        return hy_fail(HY_E_SYS, "no random numbers from the system");
+    o.sampler = (hy_sampler_ops){sampler_create, sampler_destroy, sampler_accept, n->model};
+    o.model_name = n->served_name;
+    HY_TRY(hy_engine_create(&o, n->metrics, NULL, &n->engine));
+    n->exec_stage = hy_exec_stage_create(n->exec, 2);
+    n->runtime = hy_runtime_create(HY_RUNTIME_THREADS, o.seed);
+    if (n->exec_stage == NULL || n->runtime == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    hy_exec_stage_connect(n->exec_stage, hy_engine_stage(n->engine));
+    hy_engine_set_exec(n->engine, hy_stage_mbox(hy_exec_stage_of(n->exec_stage)));
+    HY_TRY(hy_runtime_add(n->runtime, hy_engine_stage(n->engine)));
+    return hy_runtime_add(n->runtime, hy_exec_stage_of(n->exec_stage));
+}
+
+/* [model] name, else the file's own name without its ending. */
+static hy_status choose_name(hy_node *n, const char *path)
+{
+    const char *name = hy_conf_str(n->conf, "model", "name");
+    if (*name == '\0') {
+        size_t len = strlen(path);
+        while (len > 1 && path[len - 1] == '/')
+            len--;
+        size_t from = len;
+        while (from > 0 && path[from - 1] != '/')
+            from--;
+        size_t end = len - from > 5 && strncmp(path + len - 5, ".gguf", 5) == 0 ? len - 5 : len;
+        n->served_name = strndup(path + from, end - from);
+    } else {
+        n->served_name = strdup(name);
+    }
+    n->names[0] = n->served_name;
+    return n->served_name != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+}
+
+/* The first line of api_key_file, or api_key. */
+static hy_status read_key(hy_node *n)
+{
+    const char *file = hy_conf_str(n->conf, "http", "api_key_file");
+    if (*file == '\0') {
+        n->api_key = strdup(hy_conf_str(n->conf, "http", "api_key"));
+        return n->api_key != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+    }
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_status st = hy_file_read(file, 65536, &b);
+    if (st == HY_OK) {
+        n->api_key = strndup(hy_buf_str(&b), strcspn(hy_buf_str(&b), "\r\n"));
+        if (n->api_key == NULL)
+            st = hy_fail(HY_E_NOMEM, "out of memory");
+        else if (n->api_key[0] == '\0')
+            st =
+                hy_fail(HY_E_INVAL, "[http] api_key_file: %s holds no key in its first line", file);
+    }
+    hy_buf_fini(&b);
+    return st;
+}
+
+static hy_status build_http(hy_node *n)
+{
+    const hy_conf *c = n->conf;
+    hy_http_opts o;
+    hy_http_opts_init(&o);
+    HY_TRY(read_key(n));
+    o.engine = n->engine;
+    o.tok = n->tok;
+    o.chat = n->chat;
+    o.chat_error = n->chat_error;
+    o.models = n->names;
+    o.n_models = 1;
+    o.context = n->size.context;
+    o.user_marks_text = strcmp(hy_conf_str(c, "engine", "user_marks"), "text") == 0;
+    o.metrics = n->metrics;
+    o.host = hy_conf_str(c, "http", "host");
+    o.port = (int)hy_conf_int(c, "http", "port");
+    o.api_key = n->api_key;
+    o.max_body_bytes = hy_conf_size(c, "http", "max_body");
+    o.max_header_bytes = hy_conf_size(c, "http", "max_header");
+    o.max_slow_reader_bytes = hy_conf_size(c, "http", "max_slow_reader_bytes");
+    o.max_connections = (int)hy_conf_int(c, "http", "max_connections");
+    o.max_requests = (int)hy_conf_int(c, "http", "max_queue");
+    o.idle_timeout_ns = hy_conf_ns(c, "http", "idle_timeout");
+    o.read_timeout_ns = hy_conf_ns(c, "http", "header_timeout");
+    o.write_timeout_ns = hy_conf_ns(c, "http", "write_timeout");
+    o.request_timeout_ns = hy_conf_ns(c, "http", "request_timeout");
+    o.max_logprobs = (int32_t)hy_conf_int(c, "http", "max_logprobs");
+    HY_TRY(hy_http_create(&o, &n->http));
+    return hy_http_start(n->http);
+}
+
+static hy_status load(hy_node *n, const hy_node_opts *o)
+{
+    hy_act_mode act = strcmp(hy_conf_str(n->conf, "engine", "activations"), "f32") == 0
+                          ? HY_ACT_F32
+                          : HY_ACT_INT8;
+    hy_model_opts mo = {.act = act, .progress = o->progress, .arg = o->arg};
+    HY_TRY(open_device(n));
+    HY_TRY(choose_name(n, o->model_path));
+    HY_TRY(hy_tok_load(o->model_path, &n->tok));
+    HY_TRY(load_template(n));
+    HY_TRY(hy_model_load(o->model_path, n->dev, &mo, &n->model));
+    if (hy_tok_n_vocab(n->tok) > n->model->cfg.vocab)
+        hy_warn("node", "the tokeniser knows %d tokens, the model %d", hy_tok_n_vocab(n->tok),
+                n->model->cfg.vocab);
+    HY_TRY(hy_size_choose(n->conf, n->model, act, &n->size));
+    hy_exec_opts eo = {.kv_value = n->size.kv_value,
+                       .kv_storage = n->size.kv_storage,
+                       .block_tokens = n->size.block_tokens,
+                       .n_blocks = n->size.n_blocks,
+                       .max_rows = n->size.max_rows,
+                       .max_seqs = n->size.max_seqs,
+                       .max_logits = n->size.max_logits,
+                       .context = n->size.context,
+                       .act = act};
+    return hy_exec_create(n->model, &eo, &n->exec);
+}
+
+static hy_status create(hy_node *n, const hy_node_opts *o)
+{
+    unsigned stages;
+    HY_TRY(hy_role_stages(hy_conf_str(n->conf, "node", "role"), &stages));
+    HY_TRY(load(n, o));
+    n->metrics = hy_metrics_create();
+    if (n->metrics == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    HY_TRY(build_engine(n));
+    HY_TRY(hy_runtime_start(n->runtime));
+    n->started = true;
+    if (o->http && (stages & HY_ROLE_HTTP))
+        HY_TRY(build_http(n));
+    return HY_OK;
+}
+
+hy_status hy_node_create(const hy_node_opts *o, hy_node **out)
+{
+    hy_node *n = calloc(1, sizeof(*n));
+    if (n == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    n->conf = o->conf;
+    hy_status st = create(n, o);
+    if (st < 0) {
+        hy_node_destroy(n);
+        return st;
+    }
+    *out = n;
+    return HY_OK;
+}
+
+hy_status hy_node_drain(hy_node *n, uint64_t timeout_ns)
+{
+    if (n->http != NULL) {
+        if (!n->draining)
+            hy_http_stop_accepting(n->http);
+        n->draining = true;
+        for (uint64_t t = 0; hy_http_active(n->http) > 0; t += 10000000) {
+            if (t >= timeout_ns)
+                return hy_fail(HY_E_TIMEOUT, "%d requests still run", hy_http_active(n->http));
+            usleep(10000);
+        }
+    }
+    return hy_runtime_drain(n->runtime, timeout_ns);
+}
+
+void hy_node_destroy(hy_node *n)
+{
+    if (n == NULL)
+        return;
+    hy_http_destroy(n->http);
+    if (n->started)
+        hy_runtime_stop(n->runtime);
+    hy_runtime_destroy(n->runtime);
+    hy_engine_destroy(n->engine);
+    hy_exec_stage_destroy(n->exec_stage);
+    hy_exec_destroy(n->exec);
+    hy_metrics_destroy(n->metrics);
+    hy_model_destroy(n->model);
+    hy_jinja_destroy(n->chat);
+    hy_tok_destroy(n->tok);
+    hy_dev_close(n->dev);
+    free(n->chat_error);
+    free(n->served_name);
+    free(n->api_key);
+    free(n);
+}
+
+hy_engine *hy_node_engine(hy_node *n)
+{
+    return n->engine;
+}
+
+const hy_model *hy_node_model(const hy_node *n)
+{
+    return n->model;
+}
+
+const hy_tok *hy_node_tok(const hy_node *n)
+{
+    return n->tok;
+}
+
+const hy_jinja *hy_node_template(const hy_node *n)
+{
+    return n->chat;
+}
+
+int32_t hy_node_context(const hy_node *n)
+{
+    return n->size.context;
+}
+
+int hy_node_port(const hy_node *n)
+{
+    return n->http != NULL ? hy_http_port(n->http) : 0;
+}
+
+hy_status hy_node_health(hy_node *n, const char **text_out)
+{
+    return hy_runtime_failed(n->runtime, text_out);
+}
+
+void hy_node_describe(const hy_node *n, hy_buf *out)
+{
+    hy_dev_props p;
+    const hy_model_cfg *c = &n->model->cfg;
+    memset(&p, 0, sizeof(p));
+    n->dev->ops->props(n->dev, &p);
+    hy_buf_printf(out, "device %s, %d thread%s\n", p.name, p.n_threads,
+                  p.n_threads == 1 ? "" : "s");
+    hy_buf_printf(out, "model %s: %s, %.1f M parameters, %s, %.0f MB on the device\n",
+                  n->served_name, c->arch, (double)c->n_params / 1e6, c->quant,
+                  (double)n->model->device_bytes / 1e6);
+    hy_size_describe(&n->size, out);
+    if (n->chat == NULL)
+        hy_buf_puts(out, "no chat template: /v1/chat/completions answers 400\n");
+    if (n->http != NULL)
+        hy_buf_printf(out, "serving http://%s:%d/v1 (OpenAI API), model name '%s'\n",
+                      hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http), n->served_name);
+}
