@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * halyard conform: runs the conformance suite on one device and prints a line an item.
+ *
+ * Thread: main.  Owner: none.
+ */
+#include "hal/conform.h"
+#include "tools/cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct report {
+    bool verbose;
+} report;
+
+static void on_item(void *arg, const hy_conform_item *it)
+{
+    static const char *const words[] = {"ok", "FAIL", "refused"};
+    const report *r = arg;
+    if (it->result != HY_CONFORM_FAIL && !r->verbose)
+        return;
+    printf("%-8s %-14s %-28s", words[it->result], hy_op_name(it->op), it->what);
+    if (it->result != HY_CONFORM_REFUSED)
+        printf(" %5d cases, worst %.3f of the bound", it->cases, it->worst);
+    printf("%s%s\n", it->text[0] != '\0' ? "  " : "", it->text);
+}
+
+static int conform(const hy_dev_opts *o, const hy_conform_opts *co, report *r)
+{
+    hy_dev *dev = NULL;
+    hy_dev_props p;
+    hy_conform_sum sum = {0};
+    if (hy_dev_open(o, &dev) < 0)
+        return hy_cli_fail("conform");
+    memset(&p, 0, sizeof(p));
+    dev->ops->props(dev, &p);
+    printf("conformance of %s\n", p.name);
+    hy_status st = hy_conform_run(dev, co, on_item, r, &sum);
+    hy_dev_close(dev);
+    if (st < 0)
+        return hy_cli_fail("conform");
+    printf("%d cases%s: %d passed, %d failed, %d refused\n", sum.cases,
+           sum.bits ? ", bits equal to the scalar reference" : "", sum.passed, sum.failed,
+           sum.refused);
+    return sum.failed == 0 ? HY_EXIT_OK : HY_EXIT_FAIL;
+}
+
+static int table(const hy_dev_opts *o)
+{
+    hy_dev *dev = NULL;
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_status st = hy_dev_open(o, &dev);
+    if (st == HY_OK)
+        st = hy_conform_table(&dev, 1, &b);
+    if (st == HY_OK)
+        fputs(hy_buf_str(&b), stdout);
+    hy_buf_fini(&b);
+    hy_dev_close(dev);
+    return st == HY_OK ? HY_EXIT_OK : hy_cli_fail("conform");
+}
+
+int hy_cmd_conform(int argc, char **argv)
+{
+    const char *backend = "cpu", *isa = "auto", *only = NULL;
+    bool quick = false, want_table = false;
+    report r = {0};
+    const hy_cli_opt opts[] = {
+        {.name = "--backend",
+         .letter = 'b',
+         .arg = "NAME",
+         .value = &backend,
+         .help = "backend to check (cpu)"},
+        {.name = "--isa",
+         .arg = "ISA",
+         .value = &isa,
+         .help = "instruction set of the cpu backend (auto)"},
+        {.name = "--op", .arg = "NAME", .value = &only, .help = "one operation only"},
+        {.name = "--quick", .letter = 'q', .flag = &quick, .help = "a part of the shapes"},
+        {.name = "--verbose",
+         .letter = 'v',
+         .flag = &r.verbose,
+         .help = "also print what passed and what is refused"},
+        {.name = "--table",
+         .flag = &want_table,
+         .help = "print the support table (docs/SUPPORT.md) instead"},
+    };
+    hy_cli cli = {
+        .usage = "conform [--backend NAME]",
+        .about = "Check every operation of a backend, over types and odd shapes, against double\n"
+                 "precision, and bit for bit where the backend promises the cpu's order.",
+        .opts = opts,
+        .n_opts = HY_COUNTOF(opts)};
+    int rc = hy_cli_parse(&cli, argc, argv);
+    if (rc >= 0)
+        return rc;
+    hy_dev_opts o = {.backend = backend, .isa = isa};
+    hy_conform_opts co = {.only = only, .quick = quick};
+    return want_table ? table(&o) : conform(&o, &co, &r);
+}
