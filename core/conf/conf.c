@@ -195,28 +195,43 @@ static hy_status remember_section(hy_conf *c, const char *section)
     return HY_OK;
 }
 
+/* Nearest section; of a pattern only the part before the dot is compared. */
+static void nearest_section(const hy_conf *c, const char *section, char *best, size_t room)
+{
+    char stem[64];
+    const char *rest = strchr(section, '.');
+    int stem_len = (int)(rest != NULL ? (size_t)(rest - section) : strlen(section));
+    snprintf(stem, sizeof(stem), "%.*s", stem_len, section);
+    bool fine = rest != NULL && rest[1] != '\0';
+    for (const char *p = rest; fine && *p != '\0'; p++)
+        fine = name_char(*p);
+    if (!fine)
+        rest = ".NAME";
+    hy_conf__near whole, head;
+    hy_conf__near_init(&whole, section);
+    hy_conf__near_init(&head, stem);
+    for (size_t i = 0; i < c->n_slots; i++) {
+        const char *s = c->slots[i].key->section;
+        bool pattern = hy_conf__is_pattern(s);
+        char name[64];
+        snprintf(name, sizeof(name), "%.*s", (int)strlen(s) - (pattern ? 2 : 0), s);
+        hy_conf__near *n = pattern ? &head : &whole;
+        n->best = NULL;
+        hy_conf__near_try(n, name);
+        if (n->best != NULL)
+            snprintf(best, room, "%s%s", name, pattern ? rest : "");
+    }
+}
+
 hy_status hy_conf__check_section(hy_conf *c, const char *section, const hy_conf__where *w)
 {
     if (has_section(c, section) && !hy_conf__is_pattern(section))
         return HY_OK;
-    char text[400], best[80] = "";
-    hy_conf__near near;
-    hy_conf__near_init(&near, section);
-    const char *suffix = strchr(section, '.');
-    for (size_t i = 0; i < c->n_slots; i++) {
-        const char *s = c->slots[i].key->section;
-        char full[80];
-        if (pattern_matches(s, section))
+    for (size_t i = 0; i < c->n_slots; i++)
+        if (pattern_matches(c->slots[i].key->section, section))
             return remember_section(c, section);
-        if (hy_conf__is_pattern(s) && suffix != NULL) /* perhaps only its first part is wrong */
-            snprintf(full, sizeof(full), "%.*s%s", (int)strlen(s) - 2, s, suffix);
-        else
-            snprintf(full, sizeof(full), "%s", s);
-        near.best = NULL;
-        hy_conf__near_try(&near, full);
-        if (near.best != NULL)
-            snprintf(best, sizeof(best), "%s", full);
-    }
+    char text[400], best[130] = "";
+    nearest_section(c, section, best, sizeof(best));
     if (best[0] != '\0')
         snprintf(text, sizeof(text), "unknown section [%.60s]; did you mean [%s]?", section, best);
     else

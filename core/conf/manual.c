@@ -40,20 +40,24 @@ static void put_choices(hy_buf *b, const char *choices)
     }
 }
 
-static void put_type(hy_buf *b, const hy_conf_key *k)
+static void put_type(hy_buf *out, const hy_conf_key *k)
 {
-    hy_buf_printf(b, "# (%s", hy_conf__type_name(k->type));
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_buf_printf(&b, "(%s", hy_conf__type_name(k->type));
     if (k->choices != NULL) {
-        hy_buf_puts(b, ": ");
-        put_choices(b, k->choices);
+        hy_buf_puts(&b, ": ");
+        put_choices(&b, k->choices);
     }
     if (k->min != NULL && k->max != NULL)
-        hy_buf_printf(b, ", %s to %s", k->min, k->max);
+        hy_buf_printf(&b, ", %s to %s", k->min, k->max);
     else if (k->min != NULL)
-        hy_buf_printf(b, ", at least %s", k->min);
+        hy_buf_printf(&b, ", at least %s", k->min);
     else if (k->max != NULL)
-        hy_buf_printf(b, ", at most %s", k->max);
-    hy_buf_printf(b, "; default%s%s)\n", k->def[0] != '\0' ? " " : ": empty", k->def);
+        hy_buf_printf(&b, ", at most %s", k->max);
+    hy_buf_printf(&b, "; default%s%s)", k->def[0] != '\0' ? " " : ": empty", k->def);
+    put_wrapped(out, hy_buf_str(&b));
+    hy_buf_fini(&b);
 }
 
 /* [peer.*] is written [peer.NAME]. */

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The INI files that we ship: each loads; and conf/all.ini shows every key of the built-in table,
+ * with the default that the table has.
+ *
+ * Thread: test.  Owner: the test.
+ */
+#include "core/base/file.h"
+#include "core/conf/conf.h"
+#include "tests/unit/cm.h"
+
+#include <glob.h>
+#include <string.h>
+
+static const char *root(void)
+{
+    const char *dir = getenv("HY_SOURCE_DIR");
+    return dir != NULL ? dir : ".";
+}
+
+static void every_file_loads(void **state)
+{
+    (void)state;
+    char pattern[512];
+    glob_t g;
+    snprintf(pattern, sizeof(pattern), "%s/conf/*.ini", root());
+    assert_int_equal(glob(pattern, 0, NULL, &g), 0);
+    for (size_t i = 0; i < g.gl_pathc; i++) {
+        hy_conf *c = hy_conf_create();
+        if (hy_conf_load_file(c, g.gl_pathv[i]) != HY_OK)
+            fail_msg("%s", hy_fail_text());
+        hy_conf_destroy(c);
+    }
+    globfree(&g);
+}
+
+static void all_ini_is_complete(void **state)
+{
+    (void)state;
+    char path[512];
+    hy_buf b;
+    hy_buf_init(&b);
+    snprintf(path, sizeof(path), "%s/conf/all.ini", root());
+    assert_int_equal(hy_file_read(path, 1 << 20, &b), HY_OK);
+    for (char *p = b.data; (p = strstr(p, "\n;")) != NULL; p++)
+        p[1] = ' '; /* what is commented out becomes a value */
+    hy_conf *c = hy_conf_create(), *plain = hy_conf_create();
+    if (hy_conf_load_text(c, "all.ini", b.data, b.len) != HY_OK)
+        fail_msg("%s", hy_fail_text());
+    const hy_conf_key *k;
+    for (size_t i = 0; (k = hy_conf_key_at(c, i)) != NULL; i++) {
+        if (!hy_conf_is_set(c, k->section, k->key))
+            fail_msg("conf/all.ini lacks [%s] %s", k->section, k->key);
+        if (strcmp(k->section, "model") == 0 && strcmp(k->key, "path") == 0)
+            continue; /* the one value that has no sensible default */
+        hy_buf want, got;
+        hy_buf_init(&want);
+        hy_buf_init(&got);
+        hy_buf_printf(&want, "\n%s =%s%s ; all.ini", k->key, k->def[0] != '\0' ? " " : "", k->def);
+        hy_conf_dump(c, &got);
+        if (strstr(got.data, want.data) == NULL)
+            fail_msg("conf/all.ini: [%s] %s is not the default '%s'", k->section, k->key, k->def);
+        hy_buf_fini(&want);
+        hy_buf_fini(&got);
+    }
+    hy_conf_destroy(c);
+    hy_conf_destroy(plain);
+    hy_buf_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_file_loads),
+        cmocka_unit_test(all_ini_is_complete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
