@@ -11,8 +11,8 @@
 
 static hy_status bad(const hy_kv_seq *s, int32_t g, const char *what)
 {
-    return hy_fail(HY_E_INVAL, "KV check: request %llu, group %d: %s", (unsigned long long)s->owner,
-                   g, what);
+    return hy_fail(HY_E_INVAL, "KV check: sequence %llu, group %d: %s",
+                   (unsigned long long)s->owner, g, what);
 }
 
 static hy_status count_table(hy_kv *kv, const hy_kv_seq *s, int32_t g)

@@ -39,7 +39,7 @@ typedef struct hy_kv hy_kv;
 /* Block tables of one sequence. Zero before init. */
 typedef struct hy_kv_seq {
     hy_kv *kv;
-    uint64_t owner; /* request id, for messages */
+    uint64_t owner; /* sequence's uid: of its holds, and for messages */
     hy_kv_table tab[HY_KV_MAX_GROUPS];
     int32_t cap; /* entries of each table */
     hy_kv_hash root;

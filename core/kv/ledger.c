@@ -16,7 +16,6 @@ void hy_ledger_init(hy_ledger *l, hy_bpool *pools, int32_t n_groups)
     memset(l, 0, sizeof(*l));
     l->pools = pools;
     l->n_groups = n_groups;
-    l->next_id = 1;
 }
 
 /* ---- heap ---- */
@@ -110,7 +109,7 @@ hy_status hy_ledger_take(hy_ledger *l, hy_hold_kind kind, uint64_t owner, uint64
         hy_free(h);
         return hy_fail(HY_E_NOMEM, "no memory to hold %d KV blocks", n);
     }
-    *h = (hy_hold){.id = l->next_id++,
+    *h = (hy_hold){.id = ++l->n_taken * HY_LEDGER__BUCKETS + owner % HY_LEDGER__BUCKETS,
                    .owner = owner,
                    .kind = kind,
                    .deadline_ns = deadline_ns,
@@ -142,6 +141,19 @@ bool hy_ledger_release(hy_ledger *l, uint64_t hold)
     hy_free(h);
     l->n_holds--;
     return true;
+}
+
+bool hy_ledger_release_owner(hy_ledger *l, hy_hold_kind kind, uint64_t owner)
+{
+    bool any = false;
+    for (const hy_hold *h = l->bucket[owner % HY_LEDGER__BUCKETS], *next; h != NULL; h = next) {
+        next = h->chain;
+        if (h->owner == owner && h->kind == kind)
+            any = hy_ledger_release(l, h->id) || any;
+    }
+    if (!any)
+        l->n_unknown++;
+    return any;
 }
 
 bool hy_ledger_extend(hy_ledger *l, uint64_t hold, uint64_t deadline_ns)

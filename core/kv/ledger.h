@@ -24,8 +24,8 @@ typedef struct hy_kv_ref {
 } hy_kv_ref;
 
 typedef struct hy_hold {
-    uint64_t id;
-    uint64_t owner; /* request id */
+    uint64_t id;    /* its low bits are the owner's: one bucket for both */
+    uint64_t owner; /* sequence's uid */
     hy_hold_kind kind;
     uint64_t deadline_ns;
     bool expired;    /* was reported */
@@ -40,7 +40,7 @@ enum { HY_LEDGER__BUCKETS = 1024 };
 typedef struct hy_ledger {
     hy_bpool *pools; /* borrowed: [n_groups] */
     int32_t n_groups;
-    uint64_t next_id;
+    uint64_t n_taken;
     size_t n_holds;
     uint64_t n_unknown; /* late or unknown releases so far */
     uint64_t n_expired;
@@ -58,6 +58,8 @@ hy_status hy_ledger_take(hy_ledger *l, hy_hold_kind kind, uint64_t owner, uint64
                          const hy_kv_ref *refs, int32_t n, uint64_t *hold_out);
 /* False and counted: no such hold. */
 bool hy_ledger_release(hy_ledger *l, uint64_t hold);
+/* All holds of that owner and kind; false and counted: none. */
+bool hy_ledger_release_owner(hy_ledger *l, hy_hold_kind kind, uint64_t owner);
 /* A renewed lease: never shortens. A hold already reported as expired stays so. False and counted:
  * no such hold. */
 bool hy_ledger_extend(hy_ledger *l, uint64_t hold, uint64_t deadline_ns);

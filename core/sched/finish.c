@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How sequences begin and end: queueing, release of held choices, retirement, the last event.
+ *
+ * Thread: sched stage only.  Owner: see seq.h.
+ */
+#include "core/base/alloc.h"
+#include "core/base/log.h"
+#include "core/sched/engine_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+hy_conn_req hy_sched__conn_req(const hy_seq *s)
+{
+    return (hy_conn_req){.uid = s->uid,
+                         .req_id = s->job->r->id,
+                         .choice = s->choice,
+                         .tokens = s->tok,
+                         .n_tokens = s->n_tok,
+                         .links = s->kv.links,
+                         .n_links = s->kv.n_links,
+                         .handover = s->job->r->handover};
+}
+
+hy_conn_blocks hy_sched__conn_blocks(const hy_engine *e, const hy_seq *s)
+{
+    return (hy_conn_blocks){
+        .n_groups = e->o.n_groups, .block_tokens = e->o.block_tokens, .table = s->kv.tab};
+}
+
+hy_status hy_sched__enqueue(hy_engine *e, hy_seq *s)
+{
+    HY_TRY(hy_seq_start(s, e->kv));
+    e->n_held--;
+    s->state = HY_SEQ_WAITING;
+    hy_seq_list_insert(&e->waiting, s);
+    const hy_conn_req cr = hy_sched__conn_req(s);
+    e->conn->sched.arrived(e->conn->sched_self, &cr);
+    s->known = true;
+    return HY_OK;
+}
+
+void hy_sched__release_held(hy_engine *e, hy_job *j)
+{
+    const int32_t done = j->seqs[0].computed;
+    for (int32_t i = 1; i < j->r->n; i++) {
+        hy_seq *s = &j->seqs[i];
+        if (s->state != HY_SEQ_HELD || s->end != HY_FINISH_NONE)
+            continue;
+        if (s->match_cap < done)
+            s->match_cap = done;
+        if (hy_sched__enqueue(e, s) < 0) /* not the last: the first is not delivered yet */
+            hy_sched__end(e, s, HY_FINISH_ERROR, HY_E_NOMEM, hy_fail_text());
+    }
+}
+
+/* The connector may keep the blocks for a peer: then the ledger holds them on. */
+static void ask_connector(hy_engine *e, hy_seq *s)
+{
+    const hy_conn_req cr = hy_sched__conn_req(s);
+    const hy_conn_blocks cb = hy_sched__conn_blocks(e, s);
+    const bool completed = s->end == HY_FINISH_STOP || s->end == HY_FINISH_LENGTH;
+    hy_conn_verdict v = {0};
+    e->conn->sched.finished(e->conn->sched_self, &cr, &cb, completed, &v);
+    s->known = false;
+    if (v.handover != NULL)
+        s->handover = hy_strdup(v.handover);
+    if (!v.keep)
+        return;
+    uint64_t hold;
+    if (hy_kv_hold_seq(&s->kv, HY_HOLD_SEND, 0, s->computed, v.deadline_ns, &hold) < 0)
+        hy_warn("sched", "request %llu: its KV cannot be kept for the peer: %s",
+                (unsigned long long)cr.req_id, hy_fail_text());
+}
+
+void hy_sched__retire(hy_engine *e, hy_seq *s)
+{
+    HY_ASSERT(!s->in_step && s->state != HY_SEQ_DONE);
+    switch (s->state) {
+    case HY_SEQ_HELD:
+        e->n_held--;
+        break;
+    case HY_SEQ_WAITING:
+        hy_seq_list_remove(&e->waiting, s);
+        break;
+    case HY_SEQ_RUNNING:
+        hy_seq_array_remove(&e->running, s);
+        break;
+    case HY_SEQ_PARKED: /* the receive hold outlives it, until the transfer has ended */
+        hy_seq_array_remove(&e->parked, s);
+        break;
+    case HY_SEQ_DONE:
+        break;
+    }
+    if (s->known)
+        ask_connector(e, s);
+    if (s->kv.kv != NULL)
+        hy_kv_drop(&s->kv);
+    s->state = HY_SEQ_DONE;
+    if (s->choice == 0)
+        hy_sched__release_held(e, s->job);
+}
+
+static void free_job(hy_engine *e, hy_job *j)
+{
+    hy_job **at = &e->by_id[j->r->id % HY_SCHED__JOBS];
+    while (*at != j)
+        at = &(*at)->chain;
+    *at = j->chain;
+    if (j->prev != NULL)
+        j->prev->next = j->next;
+    else
+        e->jobs = j->next;
+    if (j->next != NULL)
+        j->next->prev = j->prev;
+    e->n_jobs--;
+    if (j->timer != 0)
+        hy_stage_timer_cancel(e->stage, j->timer);
+    if (j->queued)
+        atomic_fetch_sub(&e->queued, 1);
+    hy_req_destroy(j->r);
+    hy_free(j);
+}
+
+bool hy_sched__deliver_end(hy_engine *e, hy_seq *s, int32_t stop_id, const hy_token_out *tok)
+{
+    hy_job *j = s->job;
+    const hy_req *r = j->r;
+    const bool failed = s->end == HY_FINISH_ERROR || s->end == HY_FINISH_ABORT;
+    hy_sched__metrics_finish(e, s, hy_stage_now(e->stage));
+    atomic_fetch_add(&e->st.finished, 1);
+    j->n_live--;
+    const hy_req_event ev = {.kind = HY_REQ_FINISHED,
+                             .id = r->id,
+                             .choice = s->choice,
+                             .tok = tok,
+                             .n_tok = tok != NULL ? 1 : 0,
+                             .finish = s->end,
+                             .stop_id = stop_id,
+                             .error = failed ? s->end_error : HY_OK,
+                             .error_text = failed ? s->end_text : NULL,
+                             .n_prompt = r->n_prompt,
+                             .n_cached = s->n_cached,
+                             .n_output = hy_seq_n_out(s),
+                             .handover = s->handover,
+                             .last = j->n_live == 0};
+    if (r->on_event != NULL)
+        r->on_event(r->arg, &ev);
+    e->o.sampler.destroy(e->o.sampler.ctx, s->sampler);
+    s->sampler = NULL;
+    hy_seq_fini(s);
+    hy_free(s->handover);
+    s->handover = NULL;
+    if (j->n_live > 0)
+        return false;
+    free_job(e, j);
+    return true;
+}
+
+bool hy_sched__end(hy_engine *e, hy_seq *s, hy_finish how, hy_status error, const char *text)
+{
+    if (s->state == HY_SEQ_DONE)
+        return false;
+    if (s->end == HY_FINISH_NONE) {
+        s->end = how;
+        s->end_error = error;
+        snprintf(s->end_text, sizeof(s->end_text), "%s", text != NULL ? text : "");
+    }
+    if (s->in_step)
+        return false;
+    hy_sched__retire(e, s);
+    return hy_sched__deliver_end(e, s, -1, NULL);
+}
+
+void hy_sched__end_job(hy_engine *e, hy_job *j, hy_finish how, hy_status error, const char *text)
+{
+    char copy[160]; /* text may be the thread's, which later failures overwrite */
+    snprintf(copy, sizeof(copy), "%s", text);
+    /* From the last: the first choice's end would set held ones free. */
+    for (int32_t i = j->r->n - 1; i >= 0; i--)
+        if (hy_sched__end(e, &j->seqs[i], how, error, copy))
+            return;
+}
+
+/* ---- connector events ---- */
+
+static hy_seq *find_uid(const hy_seq_array *a, uint64_t uid)
+{
+    for (int32_t i = 0; i < a->n; i++)
+        if (a->at[i]->uid == uid)
+            return a->at[i];
+    return NULL;
+}
+
+/* An async load has ended: what arrived counts as computed, the rest is computed here. */
+static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
+{
+    int32_t got = s->n_local + (valid < s->n_ext ? valid : s->n_ext);
+    if (got > s->n_tok - 1)
+        got = s->n_tok - 1;
+    s->computed = got;
+    s->n_ext = 0;
+    hy_kv_publish(&s->kv, s->tok, got);
+    hy_kv_trim(&s->kv, got);
+    hy_seq_array_remove(&e->parked, s);
+    s->state = HY_SEQ_RUNNING;
+    hy_seq_array_insert(&e->running, s);
+}
+
+void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
+{
+    e->conn->sched.progressed(e->conn->sched_self, ev->ev, ev->n);
+    for (int32_t i = 0; i < ev->n; i++) {
+        const hy_conn_event *x = &ev->ev[i];
+        if (x->kind == HY_CONN_SENT) {
+            (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_SEND, x->uid);
+            continue;
+        }
+        hy_seq *s = find_uid(&e->running, x->uid);
+        if (s != NULL) { /* a load inside the step */
+            if (s->n_ext > 0 && x->valid < s->n_ext) {
+                s->computed = s->n_local + x->valid;
+                s->discard = true;
+            }
+            continue;
+        }
+        (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_RECEIVE, x->uid);
+        s = find_uid(&e->parked, x->uid);
+        if (s != NULL)
+            unpark(e, s, x->valid);
+    }
+}
