@@ -340,7 +340,7 @@ hy_status hy_conform_run(hy_dev *d, const hy_conform_opts *o, hy_conform_cb cb, 
     HY_TRY(hy_dev_open(&ro, &ref));
     c.quick = c.opts->quick;
     c.exact = p.exact;
-    c.bits = p.exact && strcmp(p.backend, "cpu") == 0;
+    c.bits = p.exact && strcmp(p.backend, "cpu") == 0 && strcmp(p.isa, "scalar") != 0;
     hy_rng_init(&c.rng, c.opts->seed != 0 ? c.opts->seed : 20260);
     hy_status st = open_side(d, &c.dut);
     if (st == HY_OK)

@@ -29,7 +29,7 @@ typedef struct cf_side {
 
 typedef struct cf {
     cf_side dut, ref;
-    bool bits; /* dut keeps the cpu order: results equal ref's */
+    bool bits; /* dut keeps the cpu order and is not ref's like: results equal ref's */
     bool exact;
     bool quick;
     const hy_conform_opts *opts;

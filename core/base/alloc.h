@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Backend modules take these from the program: exported in spite of -fvisibility=hidden. */
+#pragma GCC visibility push(default)
 /* NULL when out of memory. n = 0 gives a pointer that may be freed. */
 void *hy_malloc(size_t n);
 /* Zeroed; NULL also when n * size overflows. */
@@ -31,5 +33,6 @@ void hy_noalloc_begin(void);
 void hy_noalloc_end(void);
 /* Allocations made inside a mark, by all threads (always 0 in a debug build: it asserts). */
 uint64_t hy_noalloc_violations(void);
+#pragma GCC visibility pop
 
 #endif

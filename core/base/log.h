@@ -20,6 +20,8 @@ typedef enum hy_log_level {
 
 typedef void (*hy_log_sink)(void *arg, hy_log_level level, const char *module, const char *text);
 
+/* Backend modules take these from the program: exported in spite of -fvisibility=hidden. */
+#pragma GCC visibility push(default)
 void hy_log(hy_log_level level, const char *module, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void hy_log_set_level(hy_log_level level);
@@ -37,5 +39,6 @@ void hy_log_set_sink(hy_log_sink sink, void *arg);
         if (hy_log_level_get() >= HY_LOG_DEBUG)                                                    \
             hy_log(HY_LOG_DEBUG, module, __VA_ARGS__);                                             \
     } while (0)
+#pragma GCC visibility pop
 
 #endif

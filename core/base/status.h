@@ -54,6 +54,8 @@ typedef enum hy_scope {
     HY_SCOPE_NODE,
 } hy_scope;
 
+/* Backend modules take these from the program: exported in spite of -fvisibility=hidden. */
+#pragma GCC visibility push(default)
 /* What a status says is lost. */
 hy_scope hy_status_scope(hy_status st);
 /* Short constant name, e.g. "HY_E_INVAL". */
@@ -82,5 +84,6 @@ const char *hy_fail_text(void);
 _Noreturn void hy_assert_fail(const char *cond, const char *file, int line);
 
 #define HY_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
+#pragma GCC visibility pop
 
 #endif
