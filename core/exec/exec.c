@@ -91,8 +91,8 @@ static hy_status alloc_pools(hy_exec *e)
         snprintf(what, sizeof(what), "KV pool of %d blocks", p->n_blocks);
         if (p->n_blocks < 1)
             return hy_fail(HY_E_INVAL, "a KV pool needs at least one block");
-        HY_TRY(dev_alloc(e, (size_t)p->layout.bytes_per_block * (size_t)p->n_blocks, what,
-                         &p->base));
+        HY_TRY(
+            dev_alloc(e, (size_t)p->layout.bytes_per_block * (size_t)p->n_blocks, what, &p->base));
         hy_connector *c = e->o.connector;
         if (c != NULL)
             HY_TRY(c->worker.register_kv(c->worker_self, g, p));
@@ -167,10 +167,11 @@ static hy_status create(hy_exec *e)
     hy_dev_props props;
     memset(&props, 0, sizeof(props));
     if (o->max_rows < 1 || o->max_seqs < 1 || o->max_logits < 1 || o->context < 1)
-        return hy_fail(HY_E_INVAL,
-                       "executor of %d rows, %d sequences, %d logits rows, context %d: each must be "
-                       "at least 1",
-                       o->max_rows, o->max_seqs, o->max_logits, o->context);
+        return hy_fail(
+            HY_E_INVAL,
+            "executor of %d rows, %d sequences, %d logits rows, context %d: each must be "
+            "at least 1",
+            o->max_rows, o->max_seqs, o->max_logits, o->context);
     if (e->m->n_groups > HY_EXEC_GROUPS || e->m->n_ropes > HY_EXEC_ROPES)
         return hy_fail(HY_E_LIMIT, "%d KV groups and %d rotary kinds are more than %d and %d",
                        e->m->n_groups, e->m->n_ropes, HY_EXEC_GROUPS, HY_EXEC_ROPES);
@@ -386,8 +387,8 @@ static void finish_job(hy_exec *e, hy_batch *b, int32_t j, int32_t k, const floa
                             &store->prompt[job->row], ids, lps);
         return;
     }
-    hy_status st = hy_sampler_draw(s->sampler, e->sample_ws, logits, e->lse[k], s->out_pos, &s->out,
-                                   ids, lps);
+    hy_status st =
+        hy_sampler_draw(s->sampler, e->sample_ws, logits, e->lse[k], s->out_pos, &s->out, ids, lps);
     if (st < 0) {
         s->status = st;
         hy_warn("exec", "request %" PRIu64 ": %s", s->req_id, hy_fail_text());
@@ -396,7 +397,8 @@ static void finish_job(hy_exec *e, hy_batch *b, int32_t j, int32_t k, const floa
     s->token = s->out.id;
 }
 
-/* What the turn's jobs need of the device: top-1, log-sum-exp, and whether the host reads logits. */
+/* What the turn's jobs need of the device: top-1, log-sum-exp, and whether the host reads logits.
+ */
 static hy_status turn_stats(hy_exec *e, const hy_batch *b, int32_t from, int32_t n, bool *read_out)
 {
     int64_t vocab = e->m->cfg.vocab;

@@ -344,8 +344,7 @@ hy_status hy_build_attn_out(hy_build *b, int32_t layer, hy_attn_out **out)
     a->attn.layer = s->group_layer;
     a->attn.heads = hp->heads;
     a->attn.ldq = (int64_t)hp->heads * hp->k_dim;
-    a->attn.scale =
-        (float)(hp->attn_scale != 0.0 ? hp->attn_scale : 1.0 / sqrt((double)hp->k_dim));
+    a->attn.scale = (float)(hp->attn_scale != 0.0 ? hp->attn_scale : 1.0 / sqrt((double)hp->k_dim));
     a->attn.softcap = hp->attn_softcap;
     a->attn.window = b->m->groups[s->group].window;
     HY_TRY(hy_build_matrix(b, HY_R_O, layer, hp->dim, (int64_t)hp->heads * hp->v_dim, &a->wo));

@@ -26,9 +26,9 @@ typedef struct hy_build {
 } hy_build;
 
 typedef struct hy_family {
-    const char *name;          /* in messages */
-    const char *gguf;          /* general.architecture; NULL: no such files */
-    const char *const *hf;     /* model_type values, NULL-terminated */
+    const char *name;      /* in messages */
+    const char *gguf;      /* general.architecture; NULL: no such files */
+    const char *const *hf; /* model_type values, NULL-terminated */
     hy_status (*build)(hy_build *b);
 } hy_family;
 
@@ -63,14 +63,14 @@ hy_status hy_build_gated_ffn(hy_build *b, int32_t layer, hy_ffn *f);
 
 /* The loader's own belongings, freed with the model. */
 typedef struct hy_model_priv {
-    hy_source src;      /* kept open while a weight borrows from it */
+    hy_source src; /* kept open while a weight borrows from it */
     bool src_open;
     hy_weight **weights;
     size_t n_weights, cap_weights;
     struct hy_vec {
         void *p;
         size_t bytes;
-    } *vecs; /* device vectors */
+    } * vecs; /* device vectors */
     size_t n_vecs, cap_vecs;
     void **copies; /* aligned copies of unaligned file data */
     size_t n_copies, cap_copies;

@@ -138,10 +138,10 @@ hy_status hy_hparams_from_gguf(const hy_gguf *g, hy_hparams *hp)
     HY_TRY(get_int(&m, "feed_forward_length", 1, HY_MAX_DIM, 0, &hp->ffn));
     HY_TRY(get_int(&m, "attention.head_count", 1, HY_MAX_HEADS, 0, &hp->heads));
     HY_TRY(get_int(&m, "attention.head_count_kv", 1, HY_MAX_HEADS, hp->heads, &hp->kv_heads));
-    HY_TRY(get_int(&m, "attention.key_length", 1, HY_MAX_HEAD_DIM, hp->dim / hp->heads,
-                   &hp->k_dim));
-    HY_TRY(get_int(&m, "attention.value_length", 1, HY_MAX_HEAD_DIM, hp->dim / hp->heads,
-                   &hp->v_dim));
+    HY_TRY(
+        get_int(&m, "attention.key_length", 1, HY_MAX_HEAD_DIM, hp->dim / hp->heads, &hp->k_dim));
+    HY_TRY(
+        get_int(&m, "attention.value_length", 1, HY_MAX_HEAD_DIM, hp->dim / hp->heads, &hp->v_dim));
     HY_TRY(get_int(&m, "context_length", 1, HY_MAX_CONTEXT, 0, &hp->context));
     HY_TRY(get_int(&m, "rope.dimension_count", 1, HY_MAX_ROT, hp->k_dim, &hp->rot));
     HY_TRY(get_int(&m, "expert_count", 0, 1 << 20, 0, &hp->experts));
@@ -171,8 +171,9 @@ hy_status hy_hparams_check(const hy_hparams *hp)
         return hy_fail(HY_E_FORMAT, "%d attention heads cannot share %d KV heads evenly", hp->heads,
                        hp->kv_heads);
     if (hp->k_dim < 1 || hp->v_dim < 1)
-        return hy_fail(HY_E_FORMAT, "width %d is no multiple of %d heads, and no head width is given",
-                       hp->dim, hp->heads);
+        return hy_fail(HY_E_FORMAT,
+                       "width %d is no multiple of %d heads, and no head width is given", hp->dim,
+                       hp->heads);
     if ((int64_t)hp->heads * hp->k_dim > HY_MAX_DIM || (int64_t)hp->heads * hp->v_dim > HY_MAX_DIM)
         return hy_fail(HY_E_LIMIT, "%d heads of width %d are more than %d", hp->heads, hp->k_dim,
                        HY_MAX_DIM);

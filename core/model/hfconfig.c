@@ -48,8 +48,7 @@ static hy_status get_int(const cfg *c, const char *key, int64_t lo, int64_t hi, 
     return HY_OK;
 }
 
-static hy_status num_of(json_t *obj, const char *key, double lo, double hi, double def,
-                        double *out)
+static hy_status num_of(json_t *obj, const char *key, double lo, double hi, double def, double *out)
 {
     json_t *v = json_object_get(obj, key);
     if (v == NULL || json_is_null(v)) {
@@ -104,8 +103,8 @@ static hy_status scaling_kind(json_t *s, hy_rope_scaling *out)
         const char *name;
         hy_rope_scaling kind;
     } kinds[] = {
-        {"default", HY_ROPE_PLAIN},     {"linear", HY_ROPE_LINEAR}, {"dynamic", HY_ROPE_DYNAMIC},
-        {"llama3", HY_ROPE_LLAMA3},     {"yarn", HY_ROPE_YARN},     {"longrope", HY_ROPE_LONGROPE},
+        {"default", HY_ROPE_PLAIN}, {"linear", HY_ROPE_LINEAR}, {"dynamic", HY_ROPE_DYNAMIC},
+        {"llama3", HY_ROPE_LLAMA3}, {"yarn", HY_ROPE_YARN},     {"longrope", HY_ROPE_LONGROPE},
         {"su", HY_ROPE_LONGROPE},
     };
     json_t *t = json_object_get(s, "rope_type");
@@ -253,10 +252,10 @@ static hy_status read_sizes(const cfg *c, hy_hparams *hp)
     HY_TRY(get_int(c, "hidden_size", 1, HY_MAX_DIM, 0, &hp->dim));
     HY_TRY(get_int(c, "intermediate_size", 1, HY_MAX_DIM, 0, &hp->ffn));
     HY_TRY(get_int(c, "num_attention_heads", 1, HY_MAX_HEADS, gemma ? 8 : 0, &hp->heads));
-    HY_TRY(get_int(c, "num_key_value_heads", 1, HY_MAX_HEADS, gemma ? 4 : hp->heads,
-                   &hp->kv_heads));
-    HY_TRY(get_int(c, "head_dim", 1, HY_MAX_HEAD_DIM, gemma ? 256 : hp->dim / hp->heads,
-                   &hp->k_dim));
+    HY_TRY(
+        get_int(c, "num_key_value_heads", 1, HY_MAX_HEADS, gemma ? 4 : hp->heads, &hp->kv_heads));
+    HY_TRY(
+        get_int(c, "head_dim", 1, HY_MAX_HEAD_DIM, gemma ? 256 : hp->dim / hp->heads, &hp->k_dim));
     hp->v_dim = hp->k_dim;
     HY_TRY(get_int(c, "vocab_size", 1, HY_MAX_VOCAB, gemma ? 262208 : 0, &hp->vocab));
     return get_int(c, "max_position_embeddings", 1, HY_MAX_CONTEXT, gemma ? 131072 : 2048,

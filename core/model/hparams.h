@@ -37,13 +37,13 @@ typedef struct hy_rope_params {
     double base;
     hy_rope_scaling scaling;
     double factor;
-    double original; /* context before the scaling; 0: not stated */
-    double low_freq, high_freq; /* llama3 */
+    double original;             /* context before the scaling; 0: not stated */
+    double low_freq, high_freq;  /* llama3 */
     double beta_fast, beta_slow; /* yarn */
-    double attention_factor; /* 0: by formula */
-    double mscale, mscale_all; /* yarn; 0: not stated */
-    bool no_truncate;          /* yarn: correction range kept unrounded */
-    bool has_factors;          /* longrope: both arrays below; GGUF keeps them in tensors */
+    double attention_factor;     /* 0: by formula */
+    double mscale, mscale_all;   /* yarn; 0: not stated */
+    bool no_truncate;            /* yarn: correction range kept unrounded */
+    bool has_factors;            /* longrope: both arrays below; GGUF keeps them in tensors */
     float short_factor[HY_MAX_ROT / 2], long_factor[HY_MAX_ROT / 2];
     int32_t n_short, n_long;
 } hy_rope_params;

@@ -159,9 +159,9 @@ static void add_s(hy_sha256_ctx *c, const char *s)
 
 static void add_numbers(hy_sha256_ctx *c, const hy_model *m, const hy_hparams *hp)
 {
-    const int32_t v[] = {hp->n_layers, hp->dim,   hp->ffn,     hp->heads, hp->kv_heads,
-                         hp->k_dim,    hp->v_dim, hp->context, hp->rot,   (int32_t)hp->act,
-                         hp->tied,     hp->window};
+    const int32_t v[] = {hp->n_layers, hp->dim,          hp->ffn,   hp->heads,
+                         hp->kv_heads, hp->k_dim,        hp->v_dim, hp->context,
+                         hp->rot,      (int32_t)hp->act, hp->tied,  hp->window};
     add_s(c, hp->arch);
     for (size_t i = 0; i < HY_COUNTOF(v); i++)
         add_i(c, v[i]);

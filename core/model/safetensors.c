@@ -162,8 +162,9 @@ static hy_status add_bytes(hy_safetensors *s, const uint8_t *p, size_t len)
 static hy_status add_file(hy_safetensors *s, const char *dir, const char *file)
 {
     if (strchr(file, '/') != NULL || file[0] == '\0' || file[0] == '.')
-        return hy_fail(HY_E_FORMAT, "index names the file \"%.80s\": only files of the same "
-                                    "folder may be named",
+        return hy_fail(HY_E_FORMAT,
+                       "index names the file \"%.80s\": only files of the same "
+                       "folder may be named",
                        file);
     char path[4096];
     int n = snprintf(path, sizeof(path), "%s/%s", dir, file);

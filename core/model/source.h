@@ -64,7 +64,7 @@ typedef struct hy_source {
     hy_gguf *gguf;
     hy_safetensors *st;
     hy_hparams hp;
-    char prefix[32]; /* HF: before "embed_tokens.weight" */
+    char prefix[32];    /* HF: before "embed_tokens.weight" */
     hy_tensor *tensors; /* sorted by name */
     size_t n_tensors;
     size_t tensor_bytes;

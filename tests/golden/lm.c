@@ -83,8 +83,9 @@ hy_status lm_step(lm *l, const lm_part *parts, int32_t n_parts)
         const lm_part *p = &parts[i];
         seq_row[i] = n;
         HY_ASSERT(n + p->n <= ROWS);
-        seqs[i].prompt_lp_first = n;
-        seqs[i].prompt_lp_n = p->n;
+        int32_t skip = p->logits_from > p->from ? p->logits_from - p->from : 0;
+        seqs[i].prompt_lp_first = skip < p->n ? n + skip : -1;
+        seqs[i].prompt_lp_n = skip < p->n ? p->n - skip : 0;
         seqs[i].targets = p->ids + p->from; /* any valid token: only logits are read */
         seqs[i].rope_long = p->rope_long;
         for (int32_t k = 0; k < p->n; k++, n++) {
@@ -93,8 +94,8 @@ hy_status lm_step(lm *l, const lm_part *parts, int32_t n_parts)
         }
         for (int32_t g = 0; g < l->model->n_groups; g++)
             memcpy(&tab[g][i * l->stride],
-                   l->tables + ((size_t)g * (size_t)l->o.max_seqs + (size_t)p->slot) *
-                                   (size_t)l->stride,
+                   l->tables +
+                       ((size_t)g * (size_t)l->o.max_seqs + (size_t)p->slot) * (size_t)l->stride,
                    sizeof(int32_t) * (size_t)l->stride);
     }
     seq_row[n_parts] = n;
@@ -108,14 +109,19 @@ hy_status lm_step(lm *l, const lm_part *parts, int32_t n_parts)
     return HY_OK;
 }
 
-hy_status lm_run(lm *l, int32_t slot, const int32_t *ids, int32_t n, int32_t chunk, lm_row_fn fn,
-                 void *arg)
+hy_status lm_run(lm *l, int32_t slot, const int32_t *ids, int32_t n, int32_t chunk, int32_t first,
+                 lm_row_fn fn, void *arg)
 {
     for (int32_t at = 0; at < n; at += chunk) {
-        lm_part p = {.slot = slot, .ids = ids, .from = at, .n = n - at < chunk ? n - at : chunk};
+        lm_part p = {.slot = slot,
+                     .ids = ids,
+                     .from = at,
+                     .n = n - at < chunk ? n - at : chunk,
+                     .logits_from = first};
         HY_TRY(lm_step(l, &p, 1));
         for (int32_t i = 0; fn != NULL && i < p.n; i++)
-            fn(arg, at + i, hy_exec_logits(l->exec, i));
+            if (at + i >= first)
+                fn(arg, at + i, hy_exec_logits(l->exec, i));
     }
     return HY_OK;
 }
@@ -216,9 +222,10 @@ hy_status lm_generate(lm *l, json_t *line, double margin, lm_score *s, lm_row_fn
     hy_status st = HY_E_NOMEM;
     if (all != NULL && g != NULL) {
         memcpy(all + np, g, sizeof(*g) * ng);
-        scoring c = {all,    (int32_t)np, (int32_t)ng, l->model->cfg.vocab, line,
-                     margin, s,           extra,       arg};
-        st = lm_run(l, 0, all, (int32_t)(np + ng) - 1, l->o.max_rows, score_row, &c);
+        scoring c = {all, (int32_t)np, (int32_t)ng, l->model->cfg.vocab, line, margin,
+                     s,   extra,       arg};
+        st = lm_run(l, 0, all, (int32_t)(np + ng) - 1, l->o.max_rows, (int32_t)np - 1, score_row,
+                    &c);
     }
     free(all);
     free(g);

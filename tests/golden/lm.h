@@ -40,16 +40,17 @@ typedef struct lm_part {
     int32_t slot; /* which block table */
     const int32_t *ids;
     int32_t from, n;
+    int32_t logits_from; /* position of the first row that needs logits */
     bool rope_long;
 } lm_part;
 
-/* Runs the parts as one step with logits for every row (row order: parts in turn). */
+/* Runs the parts as one step (row order: parts in turn). */
 hy_status lm_step(lm *l, const lm_part *parts, int32_t n_parts);
 
-/* Runs ids in chunks of at most max_rows; fn gets the logits of each row. */
+/* Runs ids in chunks of at most max_rows; fn gets the logits of each row from position `first`. */
 typedef void (*lm_row_fn)(void *arg, int32_t pos, const float *logits);
-hy_status lm_run(lm *l, int32_t slot, const int32_t *ids, int32_t n, int32_t chunk, lm_row_fn fn,
-                 void *arg);
+hy_status lm_run(lm *l, int32_t slot, const int32_t *ids, int32_t n, int32_t chunk, int32_t first,
+                 lm_row_fn fn, void *arg);
 
 /* log(sum(exp(v))) in double by libm. */
 double lm_lse(const float *v, int32_t n);
@@ -64,7 +65,7 @@ const char *lm_source_dir(void);
 
 /* Teacher-forced figures over golden lines (rule of golden/README.md). */
 typedef struct lm_score {
-    double sum, max; /* of |log p - lp| */
+    double sum, max;         /* of |log p - lp| */
     int64_t n, argmax_wrong; /* wrong where the margin demands it */
     double worst_margin;
     int64_t top1_miss;

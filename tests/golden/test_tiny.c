@@ -32,8 +32,7 @@ static void open_tiny(const char *family, lm *l)
 static json_t *golden(const char *family)
 {
     char path[1024];
-    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s/generate.jsonl", lm_source_dir(),
-             family);
+    snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s/generate.jsonl", lm_source_dir(), family);
     return lm_read_jsonl(path);
 }
 
@@ -123,7 +122,7 @@ static void test_hidden(void **state)
     assert_int_equal(n_ids, 7);
     probe p = {.h = {.want = want, .dim = l.model->cfg.dim}, .l = &l};
     hy_exec_set_probe(l.exec, on_step, &p);
-    assert_int_equal(lm_run(&l, 0, ids, 7, 64, NULL, NULL), HY_OK);
+    assert_int_equal(lm_run(&l, 0, ids, 7, 64, 0, NULL, NULL), HY_OK);
     print_message("%s: worst hidden difference is %.3f of the tolerance\n", family, p.h.worst);
     assert_int_equal(p.h.seen, l.model->cfg.n_layers + 1);
     assert_true(p.h.worst <= 1.0);
@@ -135,7 +134,9 @@ static void test_hidden(void **state)
 
 #define FAMILY(f)                                                                                  \
     {"generate " f, test_generate, NULL, NULL, (void *)(uintptr_t)f},                              \
-        {"hidden " f, test_hidden, NULL, NULL, (void *)(uintptr_t)f}
+    {                                                                                              \
+        "hidden " f, test_hidden, NULL, NULL, (void *)(uintptr_t)f                                 \
+    }
 
 int main(void)
 {
