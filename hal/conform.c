@@ -378,7 +378,7 @@ static void table_head(hy_dev *const *devs, size_t n, const char *first, hy_buf 
     hy_buf_printf(out, "\n| %s |", first);
     for (size_t i = 0; i < n; i++) {
         if (devs[i]->ops->props(devs[i], &p) == HY_OK)
-            hy_buf_printf(out, " %s %s |", p.backend, p.isa);
+            hy_buf_printf(out, " %s%s |", p.backend, strcmp(p.isa, "scalar") == 0 ? " scalar" : "");
         else
             hy_buf_puts(out, " ? |");
     }

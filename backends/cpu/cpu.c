@@ -28,8 +28,6 @@ struct hy_event {
 static void *map_huge(size_t bytes)
 {
     size_t len = (bytes + 4095) & ~(size_t)4095;
-    if (len > SIZE_MAX - HUGE_PAGE)
-        return NULL;
     char *p = mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
@@ -45,6 +43,8 @@ static void *map_huge(size_t bytes)
 
 void *cpu_alloc(size_t bytes)
 {
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
     if (bytes >= HUGE_PAGE)
         return map_huge(bytes);
     size_t len = (bytes + 63) & ~(size_t)63;
