@@ -303,8 +303,9 @@ static hy_status add_eogs(hy_tok *t, const json_t *config)
     const json_t *v = json_object_get(config, "eos_token_id");
     HY_TRY(hy_tok__add_eog(t, id_of(t, config, "eos_token_id")));
     for (size_t i = 1; i < json_array_size(v) && i < 64; i++) {
-        json_int_t id = json_integer_value(json_array_get(v, i));
-        if (id > 0 && id < t->n_vocab)
+        const json_t *e = json_array_get(v, i);
+        json_int_t id = json_is_integer(e) ? json_integer_value(e) : -1;
+        if (id >= 0 && id < t->n_vocab)
             HY_TRY(hy_tok__add_eog(t, (int32_t)id));
     }
     return HY_OK;

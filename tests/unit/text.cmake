@@ -1,0 +1,2 @@
+hy_test(gguf hy_gguf)
+hy_test(tokenizer hy_text)
