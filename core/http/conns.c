@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connections: their number and their patience. evhttp neither counts them nor limits the time of a
+ * whole request (a byte now and then resets its timer), so every bufferevent it makes is kept here
+ * with a reference; once a second those that evhttp has freed are forgotten, and those that are
+ * late are shut down, which evhttp then sees as the peer's end.
+ *
+ * Thread: http stage.  Owner: evhttp owns connections and closes their descriptors.
+ */
+#include "core/http/server_int.h"
+
+#include "core/base/log.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+
+enum { MAX_UNREAD = 256 << 10 }; /* bytes that a client may send ahead */
+
+hy_status hy_conns__init(hy_server *s)
+{
+    s->conns = calloc((size_t)s->h->o.max_connections, sizeof(*s->conns));
+    return s->conns != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory for connections");
+}
+
+/* evhttp takes its callbacks away when it frees a connection. */
+static bool is_dead(const hy_conn *c)
+{
+    bufferevent_event_cb event = NULL;
+    bufferevent_getcb(c->bev, NULL, NULL, &event, NULL);
+    return event == NULL;
+}
+
+void hy_conns__fini(hy_server *s)
+{
+    for (int i = 0; s->conns != NULL && i < s->h->o.max_connections; i++) {
+        if (s->conns[i].bev != NULL)
+            bufferevent_decref(s->conns[i].bev);
+    }
+    free(s->conns);
+    s->conns = NULL;
+}
+
+static void on_input(struct evbuffer *buf, const struct evbuffer_cb_info *info, void *arg)
+{
+    hy_conn *c = arg;
+    (void)buf;
+    if (info->n_added == 0 || c->reading || c->handling)
+        return;
+    c->reading = true;
+    c->since_ns = hy_stage_now(c->s->h->http);
+}
+
+struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
+{
+    hy_server *s = arg;
+    hy_conn *c = NULL;
+    for (int i = 0; i < s->h->o.max_connections && c == NULL; i++) {
+        if (s->conns[i].bev == NULL)
+            c = &s->conns[i];
+    }
+    struct bufferevent *bev = bufferevent_socket_new(base, -1, 0);
+    if (bev == NULL)
+        return NULL;
+    struct timeval wr = {(time_t)(s->h->o.write_timeout_ns / HY_SEC),
+                         (suseconds_t)(s->h->o.write_timeout_ns % HY_SEC / 1000)};
+    bufferevent_set_timeouts(bev, NULL, s->h->o.write_timeout_ns != 0 ? &wr : NULL);
+    bufferevent_setwatermark(bev, EV_READ, 0, MAX_UNREAD);
+    if (c == NULL) /* accepted in the same turn that reached the limit: no patience limits */
+        return bev;
+    *c = (hy_conn){.s = s, .bev = bev, .since_ns = hy_stage_now(s->h->http)};
+    bufferevent_incref(bev);
+    evbuffer_add_cb(bufferevent_get_input(bev), on_input, c);
+    s->n_conns++;
+    hy_http_metrics__conns(s->h->mx, s->n_conns);
+    if (s->n_conns >= s->h->o.max_connections && !s->paused) {
+        s->paused = true;
+        evconnlistener_disable(s->listener);
+        hy_warn("http", "%d connections are open, as many as may be; others wait", s->n_conns);
+    }
+    return bev;
+}
+
+hy_conn *hy_conns__find(hy_server *s, struct bufferevent *bev)
+{
+    for (int i = 0; i < s->h->o.max_connections; i++) {
+        if (s->conns[i].bev == bev)
+            return &s->conns[i];
+    }
+    return NULL;
+}
+
+static bool is_late(const hy_server *s, const hy_conn *c, uint64_t now_ns)
+{
+    if (evbuffer_get_length(bufferevent_get_output(c->bev)) != 0)
+        return false; /* an answer is on its way: the write timeout watches it */
+    uint64_t limit = c->reading ? s->h->o.read_timeout_ns : s->h->o.idle_timeout_ns;
+    return !c->handling && limit != 0 && now_ns - c->since_ns > limit;
+}
+
+void hy_conns__sweep(hy_server *s, uint64_t now_ns)
+{
+    for (int i = 0; i < s->h->o.max_connections && s->n_conns > 0; i++) {
+        hy_conn *c = &s->conns[i];
+        if (c->bev == NULL)
+            continue;
+        if (is_dead(c)) {
+            bufferevent_decref(c->bev);
+            *c = (hy_conn){0};
+            s->n_conns--;
+        } else if (is_late(s, c, now_ns)) {
+            shutdown(bufferevent_getfd(c->bev), SHUT_RDWR);
+        }
+    }
+    hy_http_metrics__conns(s->h->mx, s->n_conns);
+    if (s->paused && s->n_conns < s->h->o.max_connections && !atomic_load(&s->h->draining)) {
+        s->paused = false;
+        evconnlistener_enable(s->listener);
+    }
+}
