@@ -310,6 +310,8 @@ static hy_status cpu_open(const hy_dev_opts *o, hy_dev **out)
         if (st == HY_OK)
             c->base.math = cpu_fast_math(c);
     }
+#else
+    c->isa = CPU_ISA_SCALAR;
 #endif
     if (st != HY_OK) {
         hy_free(c);
