@@ -32,9 +32,10 @@ typedef struct hy_seq {
     int32_t choice;
     uint64_t uid; /* also the order of arrival */
     hy_seq_state state;
-    bool in_step;  /* part of the batch that exec has */
-    bool known;    /* the connector was told of it */
-    bool counted;  /* its admission is in the metrics */
+    bool in_step; /* part of the batch that exec has */
+    bool known;   /* the connector was told of it */
+    bool counted; /* its admission is in the metrics */
+    bool prompt_counted;
     hy_finish end; /* not NONE: to be ended as soon as the step is back */
     hy_status end_error;
     char end_text[160];
