@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fast table of the cpu backend: its opening, and the ops that are one loop over rows. Vector
+ * code chosen by instruction set (cpu_mm, cpu_vec, cpu_attn), threads from the pool, the bits of
+ * the scalar reference.
+ *
+ * Thread: an op runs on its queue's owner and the pool.  Owner: the device.
+ */
+#include "backends/cpu/fast.h"
+#include "core/base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- ops over rows ---- */
+
+typedef struct rows_job {
+    const cpu_fast *f;
+    const void *a;
+    int64_t m, per_item;
+    void (*row)(const struct rows_job *j, int64_t r);
+} rows_job;
+
+static void rows_item(void *ctx, int item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    int64_t r1 = (item + 1) * j->per_item;
+    for (int64_t r = item * j->per_item; r < r1 && r < j->m; r++)
+        j->row(j, r);
+}
+
+/* cost: elements a row */
+static void for_rows(const cpu_fast *f, rows_job *j, int64_t cost)
+{
+    j->f = f;
+    j->per_item = 16384 / (cost + 1) + 1;
+    int64_t items = (j->m + j->per_item - 1) / j->per_item;
+    if (items == 1)
+        rows_item(j, 0, 0);
+    else
+        cpu_pool_for(f->pool, (int)items, rows_item, j);
+}
+
+static void rms_row(const rows_job *j, int64_t r)
+{
+    const hy_norm *a = j->a;
+    j->f->vec->rms_norm(a->x + r * a->ldx, a->y + r * a->ldy, a->dim, a->w, a->eps);
+}
+
+static hy_status fast_rms_norm(hy_queue *q, const hy_norm *a)
+{
+    rows_job j = {.a = a, .m = a->m, .row = rms_row};
+    for_rows(cpu_fast_of(q), &j, a->dim);
+    return HY_OK;
+}
+
+static void layer_row(const rows_job *j, int64_t r)
+{
+    const hy_norm *a = j->a;
+    j->f->vec->layer_norm(a->x + r * a->ldx, a->y + r * a->ldy, a->dim, a->w, a->b, a->eps);
+}
+
+static hy_status fast_layer_norm(hy_queue *q, const hy_norm *a)
+{
+    rows_job j = {.a = a, .m = a->m, .row = layer_row};
+    for_rows(cpu_fast_of(q), &j, a->dim);
+    return HY_OK;
+}
+
+static void act_row(const rows_job *j, int64_t r)
+{
+    const hy_act_mul *a = j->a;
+    j->f->vec->act_mul(a->gate + r * a->ldg, a->up != NULL ? a->up + r * a->ldu : NULL,
+                       a->y + r * a->ldy, a->dim, a->fn);
+}
+
+static hy_status fast_act_mul(hy_queue *q, const hy_act_mul *a)
+{
+    rows_job j = {.a = a, .m = a->m, .row = act_row};
+    for_rows(cpu_fast_of(q), &j, 4 * a->dim);
+    return HY_OK;
+}
+
+static void add_row(const rows_job *j, int64_t r)
+{
+    const hy_add *a = j->a;
+    j->f->vec->add(a->a + r * a->lda, a->b + r * a->ldb, a->b_scale, a->y + r * a->ldy, a->dim);
+}
+
+static hy_status fast_add(hy_queue *q, const hy_add *a)
+{
+    rows_job j = {.a = a, .m = a->m, .row = add_row};
+    for_rows(cpu_fast_of(q), &j, a->dim);
+    return HY_OK;
+}
+
+static void rope_row(const rows_job *j, int64_t r)
+{
+    const hy_rope *a = j->a;
+    const float *c = a->t.cos + r * (a->t.rot / 2), *s = a->t.sin + r * (a->t.rot / 2);
+    for (int32_t h = 0; h < a->heads; h++)
+        j->f->vec->rope(a->x + r * a->ld + (int64_t)h * a->dim, a->t.rot, a->t.kind, c, s);
+}
+
+static hy_status fast_rope(hy_queue *q, const hy_rope *a)
+{
+    if (a->t.kind == HY_ROPE_NONE)
+        return HY_OK;
+    if (a->t.rot < 0 || a->t.rot > a->dim || a->t.rot % 2 != 0)
+        return hy_fail(HY_E_INVAL, "rope: %d of %d dimensions cannot be rotated", a->t.rot, a->dim);
+    rows_job j = {.a = a, .m = a->m, .row = rope_row};
+    for_rows(cpu_fast_of(q), &j, (int64_t)a->heads * a->dim);
+    return HY_OK;
+}
+
+static void embed_row(const rows_job *j, int64_t r)
+{
+    const hy_embed *a = j->a;
+    const cpu_weight *w = cpu_weight_of(a->w);
+    int R = j->f->mm->rows, id = a->ids[r];
+    float *y = a->y + r * a->ldy;
+    size_t strip = cpu_strip_bytes((cpu_pack)w->pack, R, w->base.k);
+    cpu_unpack_row((cpu_pack)w->pack, R, j->f->mm->signed8,
+                   (const uint8_t *)w->packed + (size_t)(id / R) * strip, id % R, w->base.k, y);
+    for (int64_t i = 0; i < w->base.k; i++)
+        y[i] *= a->scale;
+}
+
+static hy_status fast_embed(hy_queue *q, const hy_embed *a)
+{
+    if (cpu_weight_of(a->w)->pack == PACK_NONE)
+        return cpu_ref_math.embed(q, a);
+    for (int64_t r = 0; r < a->m; r++) {
+        if (a->ids[r] < 0 || a->ids[r] >= a->w->n)
+            return hy_fail(HY_E_INVAL, "embed: token id %d is outside the %lld rows of the table",
+                           a->ids[r], (long long)a->w->n);
+    }
+    rows_job j = {.a = a, .m = a->m, .row = embed_row};
+    for_rows(cpu_fast_of(q), &j, 8 * a->w->k);
+    return HY_OK;
+}
+
+/* ---- the table ---- */
+
+static const hy_math_ops fast_math = {
+    .size = sizeof(hy_math_ops),
+    .supports = cpu_ref_supports,
+    .kv_layout = cpu_kv_layout,
+    .prepare_weight = cpu_fast_prepare,
+    .weight_free = cpu_fast_weight_free,
+    .embed = fast_embed,
+    .rms_norm = fast_rms_norm,
+    .layer_norm = fast_layer_norm,
+    .matmul = cpu_fast_matmul,
+    .rope = fast_rope,
+    .act_mul = fast_act_mul,
+    .add = fast_add,
+};
+
+static hy_math_ops table; /* fast_math with the reference's ops in its empty slots */
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
+
+static void table_make(void)
+{
+    table = fast_math;
+#define FROM_REF(slot)                                                                             \
+    if (table.slot == NULL)                                                                        \
+    table.slot = cpu_ref_math.slot
+    FROM_REF(kv_write);
+    FROM_REF(attention);
+    FROM_REF(topk);
+    FROM_REF(kv_pack);
+    FROM_REF(kv_unpack);
+}
+
+const hy_math_ops *cpu_fast_math(cpu_dev *d)
+{
+    (void)d;
+    pthread_once(&table_once, table_make);
+    return &table;
+}
+
+hy_status cpu_fast_open(cpu_dev *d)
+{
+    cpu_fast *f = hy_calloc(1, sizeof(*f));
+    if (f == NULL)
+        return hy_fail(HY_E_NOMEM, "cpu: no memory for the device");
+    bool wide = d->isa == CPU_ISA_AVX512;
+    f->mm = wide ? &cpu_mm_avx512 : &cpu_mm_avx2;
+    f->vec = wide ? &cpu_vec_avx512 : &cpu_vec_avx2;
+    f->l2_panel = wide ? 1 << 20 : 320 << 10;
+    hy_status st = cpu_pool_create(d->n_threads, sizeof(cpu_local), &f->pool);
+    if (st != HY_OK) {
+        hy_free(f);
+        return st;
+    }
+    pthread_mutex_init(&f->lock, NULL);
+    d->pool = f->pool;
+    d->fast = f;
+    return HY_OK;
+}
+
+void cpu_fast_close(cpu_dev *d)
+{
+    cpu_fast *f = d->fast;
+    if (f == NULL)
+        return;
+    cpu_pool_destroy(f->pool);
+    cpu_chunks_free(f);
+    pthread_mutex_destroy(&f->lock);
+    hy_free(f);
+    d->fast = NULL;
+    d->pool = NULL;
+}

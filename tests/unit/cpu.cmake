@@ -1,0 +1,1 @@
+hy_test(cpu_fast hy_cpu)
