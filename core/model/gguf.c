@@ -618,11 +618,14 @@ hy_status hy_gguf_arr(const hy_gguf *g, const char *key, hy_gguf_type *elem_out,
     return HY_OK;
 }
 
-static hy_status find_elem(const hy_gguf *g, const char *key, size_t i, const value **out)
+static hy_status find_elem(const hy_gguf *g, const char *key, size_t i, bool strings,
+                           const value **out)
 {
     HY_TRY(find(g, key, out));
     if ((*out)->type != HY_GGUF_ARR)
         return wrong_type(key, (*out)->type, "an array");
+    if (strings != ((*out)->elem == HY_GGUF_STR))
+        return wrong_type(key, (*out)->elem, strings ? "a list of strings" : "a list of numbers");
     if (i >= (*out)->n)
         return hy_fail(HY_E_FORMAT, "GGUF: key \"%s\" has %zu elements, number %zu was asked for",
                        key, (*out)->n, i);
@@ -632,9 +635,7 @@ static hy_status find_elem(const hy_gguf *g, const char *key, size_t i, const va
 hy_status hy_gguf_arr_str(const hy_gguf *g, const char *key, size_t i, hy_str *out)
 {
     const value *v = NULL;
-    HY_TRY(find_elem(g, key, i, &v));
-    if (v->elem != HY_GGUF_STR)
-        return wrong_type(key, v->elem, "an array of strings");
+    HY_TRY(find_elem(g, key, i, true, &v));
     *out = v->strs[i];
     return HY_OK;
 }
@@ -642,14 +643,14 @@ hy_status hy_gguf_arr_str(const hy_gguf *g, const char *key, size_t i, hy_str *o
 hy_status hy_gguf_arr_f64(const hy_gguf *g, const char *key, size_t i, double *out)
 {
     const value *v = NULL;
-    HY_TRY(find_elem(g, key, i, &v));
+    HY_TRY(find_elem(g, key, i, false, &v));
     return load_f64(key, v->elem, v->p + i * elem_bytes[v->elem], out);
 }
 
 hy_status hy_gguf_arr_i64(const hy_gguf *g, const char *key, size_t i, int64_t *out)
 {
     const value *v = NULL;
-    HY_TRY(find_elem(g, key, i, &v));
+    HY_TRY(find_elem(g, key, i, false, &v));
     return load_i64(key, v->elem, v->p + i * elem_bytes[v->elem], out);
 }
 
