@@ -181,13 +181,31 @@ static void sample(fake_exec *f, hy_batch *b, int32_t i)
         s->status = HY_E_INVAL;
 }
 
+/* A stream: it has one row now and had its last token in the step before. */
+static bool is_stream(const fake_exec *f, const hy_batch *b, int32_t i)
+{
+    const hy_batch_seq *s = &b->seqs[i];
+    if (!s->sample || s->out_pos == 0 || b->rows.seq_row[i + 1] - b->rows.seq_row[i] != 1)
+        return false;
+    for (int32_t k = 0; k < f->n_prev; k++)
+        if (f->prev[k] == s->req_id * 64 + (uint64_t)s->choice)
+            return true;
+    return false;
+}
+
 static void count(fake_exec *f, const hy_batch *b)
 {
-    int32_t decodes = 0;
+    int32_t streams = 0, prefill = 0, n = 0;
+    for (int32_t i = 0; i < b->rows.n_seqs; i++) {
+        const int32_t rows = b->rows.seq_row[i + 1] - b->rows.seq_row[i];
+        streams += is_stream(f, b, i);
+        prefill += rows > 1 ? rows : 0;
+    }
     for (int32_t i = 0; i < b->rows.n_seqs; i++)
-        decodes += b->rows.seq_row[i + 1] - b->rows.seq_row[i] == 1;
-    const int32_t prefill = b->rows.n - decodes;
-    if (decodes > 0 && prefill > f->most_prefill_with_decode)
+        if (b->seqs[i].sample)
+            f->prev[n++] = b->seqs[i].req_id * 64 + (uint64_t)b->seqs[i].choice;
+    f->n_prev = n;
+    if (streams > 0 && prefill > f->most_prefill_with_decode)
         f->most_prefill_with_decode = prefill;
     if (b->rows.n > f->most_rows)
         f->most_rows = b->rows.n;
@@ -262,11 +280,13 @@ fake_exec *fake_exec_create(const hy_engine_opts *o, bool timed, uint32_t fail_o
         HY_ASSERT(f->mem[g] != NULL);
     }
     f->lp = calloc((size_t)f->max_rows, sizeof(*f->lp));
+    f->prev = calloc((size_t)f->max_rows, sizeof(*f->prev));
     f->top_ids = calloc((size_t)f->max_rows, sizeof(*f->top_ids));
     f->top_lps = calloc((size_t)f->max_rows, sizeof(*f->top_lps));
     static const hy_stage_ops ops = {.on_msg = on_msg};
     f->stage = hy_stage_create("exec", &ops, f, 4, 0);
-    HY_ASSERT(f->stage != NULL && f->lp != NULL && f->top_ids != NULL && f->top_lps != NULL);
+    HY_ASSERT(f->stage != NULL && f->lp != NULL && f->prev != NULL && f->top_ids != NULL &&
+              f->top_lps != NULL);
     return f;
 }
 
@@ -278,6 +298,7 @@ void fake_exec_destroy(fake_exec *f)
     for (int32_t g = 0; g < f->n_groups; g++)
         free(f->mem[g]);
     free(f->lp);
+    free(f->prev);
     free(f->top_ids);
     free(f->top_lps);
     free(f);

@@ -41,6 +41,8 @@ typedef struct fake_exec {
     int32_t *top_ids;
     float *top_lps;
     int32_t max_rows;
+    uint64_t *prev; /* [n_prev] sampled in the step before */
+    int32_t n_prev;
     uint64_t n_steps, n_empty, n_rows, n_failed;
     int32_t most_prefill_with_decode; /* rows of prompts in a step that also decodes */
     int32_t most_rows;

@@ -208,7 +208,7 @@ static void random_opts(world *w)
         const int32_t g = o->n_groups++;
         w->windows[g] = c[g];
         /* a full group must hold one sequence; a window group, its tail */
-        w->blocks[g] = c[g] == 0 ? pick(w, 8, 30) : pick(w, 4, 16);
+        w->blocks[g] = c[g] == 0 ? pick(w, 5, 18) : pick(w, 4, 14);
     }
     o->windows = w->windows;
     o->n_blocks = w->blocks;
@@ -248,7 +248,7 @@ static void random_req(world *w, plan_req *p)
     p->w = w;
     random_prompt(w, p);
     p->n = one_in(w, 4) ? pick(w, 2, MAX_CHOICES) : 1;
-    p->max_tokens = one_in(w, 10) ? -1 : one_in(w, 20) ? 0 : pick(w, 1, 50);
+    p->max_tokens = one_in(w, 10) ? -1 : one_in(w, 20) ? 0 : pick(w, 1, 90);
     p->min_tokens = p->max_tokens > 4 && one_in(w, 4) ? pick(w, 1, 4) : 0;
     p->ignore_eos = one_in(w, 2);
     p->stop_id = one_in(w, 4) ? pick(w, 8, 47) : -1;
@@ -463,7 +463,7 @@ static void run_seeds(uint64_t first, uint64_t n, bool failing)
                   (unsigned long long)t.preemptions, (unsigned long long)t.cached,
                   (unsigned long long)t.refused, (unsigned long long)t.busy);
     if (n >= 100) { /* the mix must really meet what it is for */
-        assert_true(t.preemptions > n);
+        assert_true(t.preemptions > n / 3);
         assert_true(t.cached > 100 * n);
         assert_true(t.refused > 0 && t.busy > 0);
     }
@@ -472,13 +472,13 @@ static void run_seeds(uint64_t first, uint64_t n, bool failing)
 static void random_mixes(void **state)
 {
     (void)state;
-    run_seeds(1, 1500, false);
+    run_seeds(1, 3000, false);
 }
 
 static void random_mixes_with_failing_steps(void **state)
 {
     (void)state;
-    run_seeds(1000000, 500, true);
+    run_seeds(1000000, 1000, true);
 }
 
 static void same_seed_same_run(void **state)
