@@ -138,6 +138,7 @@ static void free_all(hy_http *h)
     hy_stage_destroy(h->text);
     hy_stage_destroy(h->out);
     hy_http_metrics__destroy(h->mx);
+    free((void *)h->marks);
     free(h);
 }
 
@@ -156,6 +157,8 @@ hy_status hy_http_create(const hy_http_opts *o, hy_http **out)
     hy_status st = h->rt != NULL && h->mx != NULL
                        ? HY_OK
                        : hy_fail(HY_E_NOMEM, "out of memory for the server");
+    if (st == HY_OK && o->user_marks_text)
+        st = hy_chat__marks(h);
     if (st == HY_OK)
         st = make_stages(h);
     if (st == HY_OK)

@@ -162,6 +162,8 @@ struct hy_http {
     atomic_int n_subs;  /* engine requests whose last event has not been handled */
     atomic_bool draining;
     struct hy_http_metrics *mx;
+    const char **marks; /* chat_in.c; none with user_marks = parse */
+    size_t n_marks;
 };
 
 /* server.c */
@@ -176,7 +178,9 @@ extern const hy_stage_ops hy_text__ops;
 void hy_text__answer(hy_http *h, hy_call *c, hy_buf *body);
 void hy_text__refuse(hy_http *h, hy_call *c, const hy_api_error *e);
 
-/* chat_in.c: messages to token ids of the call's only prompt. */
+/* chat_in.c */
+hy_status hy_chat__marks(hy_http *h);
+/* Messages to token ids of the call's only prompt. */
 hy_status hy_chat__encode(hy_http *h, hy_call *c, size_t max_ids, hy_tok_ids *ids, hy_api_error *e);
 
 /* out.c */

@@ -289,7 +289,7 @@ static void begin(hy_out *o, hy_call *c)
         x->stop_token = -1;
         st = hy_stop_init(&x->stop, &c->stops);
         if (st == HY_OK && c->parse_tools) {
-            x->tools = hy_tools__create(c->rid, i, c->q.parallel_tools);
+            x->tools = hy_tools__create(c->q.tools, c->rid, i, c->q.parallel_tools);
             if (x->tools == NULL)
                 st = HY_E_NOMEM;
         }

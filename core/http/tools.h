@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tool calls of one choice: the text is split into content and calls, the calls are written as
- * OpenAI's tool_calls, whole or as stream deltas.
+ * Tool calls of one choice: the text is split into content and calls (core/text/toolcall.h), the
+ * calls are written as OpenAI's tool_calls, whole or as stream deltas.
  *
  * Thread: out stage.  Owner: the choice.
  */
@@ -10,10 +10,14 @@
 
 #include "core/base/buf.h"
 
+#include <jansson.h>
+
 struct hy_tool_stream;
 
-/* rid seeds the call ids. parallel false: only the first call is given. NULL: no memory. */
-struct hy_tool_stream *hy_tools__create(const char *rid, size_t choice, bool parallel);
+/* rid and choice seed the call ids; tools: the request's, borrowed. parallel false: only the first
+ * call is given. NULL: no memory. */
+struct hy_tool_stream *hy_tools__create(const json_t *tools, const char *rid, size_t choice,
+                                        bool parallel);
 void hy_tools__destroy(struct hy_tool_stream *t);
 /* Text in; what is content for certain is appended to out. */
 void hy_tools__push(struct hy_tool_stream *t, const char *s, size_t len, hy_buf *out);
