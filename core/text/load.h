@@ -9,7 +9,8 @@
 
 #include "core/text/tokenizer.h"
 
-/* path: a GGUF file, or a Hugging Face folder. Errors as hy_tok_from_gguf and hy_tok_from_folder. */
+/* path: a GGUF file, or a Hugging Face folder. Errors as hy_tok_from_gguf and hy_tok_from_folder.
+ */
 hy_status hy_tok_load(const char *path, hy_tok **out);
 
 #endif

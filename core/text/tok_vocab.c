@@ -394,8 +394,8 @@ hy_status hy_tok__eogs_by_name(hy_tok *t)
         int32_t id = hy_tok__find(t, sure[i], strlen(sure[i]));
         if (id < 0 || id >= t->n_vocab)
             continue;
-        if (t->tok[id].type == TOK_NORMAL)
-            t->tok[id].type = TOK_CONTROL;
+        if (t->tok[id].type == TOK_NORMAL || t->tok[id].type == TOK_USER)
+            t->tok[id].type = TOK_CONTROL; /* or a user's text could end a turn */
         HY_TRY(hy_tok__add_eog(t, id));
     }
     /* In harmony's format <|end|> ends a message, <|return|> and <|call|> end the turn. */

@@ -34,16 +34,15 @@ enum {
     HY_TOK_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes its token */
 };
 /* Append the ids of text (any bytes; what is not UTF-8 becomes U+FFFD where the vocabulary cannot
- * spell it). HY_E_LIMIT when over max_ids (0: no limit). */
+ * spell it). HY_E_LIMIT when over max_ids (0: no limit), for a text above 1 GiB, or when a pattern
+ * of the file backtracks without end; on failure nothing is appended. */
 hy_status hy_tok_encode(const hy_tok *t, const char *text, size_t len, int flags, size_t max_ids,
                         hy_tok_ids *out);
-/* As encode, and also each token's byte range in the text: spans[2*i], spans[2*i+1]. Not needed
- * for the server; NULL allowed. */
-
 /* Bytes of one token as it stands in running text. Specials give their mark ("<|im_end|>") unless
  * skip_special. Unknown ids append nothing and return HY_E_INVAL. */
 hy_status hy_tok_piece(const hy_tok *t, int32_t id, bool skip_special, hy_buf *out);
-/* Decode a whole sequence (strips the SentencePiece space prefix where the model has one). */
+/* Decode a whole sequence (strips the SentencePiece space prefix where the model has one). Bytes as
+ * the tokens say: byte tokens may spell what is not UTF-8 (see hy_utf8_replace_runs). */
 hy_status hy_tok_decode(const hy_tok *t, const int32_t *ids, size_t n, bool skip_special,
                         hy_buf *out);
 /* The vocabulary's own spelling of a token ("Ġthe", "▁the", "<0x0A>"); NULL if out of range. */
@@ -68,13 +67,15 @@ const char *hy_tok_describe(const hy_tok *t);
 /* Streaming detokeniser: feeds token ids, gives out only whole UTF-8 characters. */
 typedef struct hy_detok {
     const hy_tok *tok;
-    hy_buf pend;       /* bytes of an unfinished character, or held back */
+    hy_buf pend; /* bytes of an unfinished character, or held back */
     bool skip_special;
-    bool started;
+    bool started; /* false: the next text begins a sequence, and its space prefix goes */
 } hy_detok;
+/* Starts as a continuation of a prompt. */
 void hy_detok_init(hy_detok *d, const hy_tok *t, bool skip_special);
 void hy_detok_fini(hy_detok *d);
-/* Append to out the text that became certain. After prompt ids, the first piece keeps its space. */
+/* Append to out the text that became certain, always whole UTF-8 characters; a bad sequence becomes
+ * one U+FFFD. After prompt ids, the first piece keeps its space. */
 hy_status hy_detok_push(hy_detok *d, int32_t id, hy_buf *out);
 /* End of stream: what is pending becomes U+FFFD. */
 hy_status hy_detok_flush(hy_detok *d, hy_buf *out);
