@@ -1,6 +1,6 @@
 hy_test(http_parts hy_http)
 hy_test(http_parse hy_http)
-foreach(t)
+foreach(t http_server)
     hy_test(${t} hy_http)
     target_sources(test_${t} PRIVATE unit/http_kit.c)
 endforeach()
