@@ -39,7 +39,7 @@ static hy_status open_all(const char *path, lm *l)
                        .n_blocks = l->n_blocks,
                        .max_rows = l->o.max_rows,
                        .max_seqs = l->o.max_seqs,
-                       .max_logits = l->o.max_rows,
+                       .max_logits = or_default(l->o.max_logits, l->o.max_rows),
                        .context = l->o.context,
                        .act = l->o.act};
     return hy_exec_create(l->model, &eo, &l->exec);

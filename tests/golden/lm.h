@@ -19,6 +19,7 @@ typedef struct lm_opts {
     const char *isa; /* NULL: auto */
     int threads;     /* 0: 1 */
     int32_t block_tokens, context, max_rows, max_seqs;
+    int32_t max_logits; /* 0: max_rows */
 } lm_opts;
 
 typedef struct lm {
