@@ -222,23 +222,35 @@ void hy_kv_match(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out)
         g = 0;
     }
     out->tokens = n * kv->block_tokens;
-    for (int32_t g = 0; g < kv->n_groups; g++)
-        for (int32_t i = hy_kv__first_block(kv, g, out->tokens); i < n; i++) {
-            out->n[g]++;
-            if (hy_bpool_is_free(&kv->pool[g], find_block(s, g, i)))
-                out->n_free[g]++;
-        }
+    hy_kv_match_beyond(s, out->tokens, out);
 }
 
-void hy_kv_attach(hy_kv_seq *s, int32_t tokens)
+void hy_kv_match_beyond(const hy_kv_seq *s, int32_t start, hy_kv_hit *hit)
+{
+    const hy_kv *kv = s->kv;
+    const int32_t n = hit->tokens / kv->block_tokens;
+    hit->start = start;
+    for (int32_t g = 0; g < kv->n_groups; g++) {
+        const int32_t first = hy_kv__first_block(kv, g, start);
+        hit->n[g] = hit->n_free[g] = 0;
+        hit->entries[g] = first > n ? first : n;
+        for (int32_t i = first; i < n; i++) {
+            hit->n[g]++;
+            if (hy_bpool_is_free(&kv->pool[g], find_block(s, g, i)))
+                hit->n_free[g]++;
+        }
+    }
+}
+
+void hy_kv_attach(hy_kv_seq *s, const hy_kv_hit *hit)
 {
     hy_kv *kv = s->kv;
-    const int32_t n = tokens / kv->block_tokens;
+    const int32_t n = hit->tokens / kv->block_tokens;
     for (int32_t g = 0; g < kv->n_groups; g++) {
         hy_kv_table *t = &s->tab[g];
-        HY_ASSERT(t->n == 0 && n <= s->cap);
-        t->live = hy_kv__first_block(kv, g, tokens);
-        for (int32_t i = 0; i < n; i++) {
+        HY_ASSERT(t->n == 0 && hit->entries[g] <= s->cap);
+        t->live = hy_kv__first_block(kv, g, hit->start);
+        for (int32_t i = 0; i < hit->entries[g]; i++) {
             t->ids[i] = -1;
             if (i < t->live)
                 continue;
@@ -247,9 +259,17 @@ void hy_kv_attach(hy_kv_seq *s, int32_t tokens)
             hy_bpool_hold(&kv->pool[g], id, HY_HOLD_COMPUTE);
             t->ids[i] = id;
         }
-        t->n = n;
+        t->n = hit->entries[g];
     }
     s->published = n;
+}
+
+bool hy_kv_can_start(const hy_kv_seq *s, int32_t computed)
+{
+    for (int32_t g = 0; g < s->kv->n_groups; g++)
+        if (hy_kv__first_block(s->kv, g, computed) < s->tab[g].live)
+            return false;
+    return true;
 }
 
 /* ---- growth ---- */
@@ -259,17 +279,19 @@ static int32_t blocks_for(const hy_kv *kv, int32_t tokens)
     return (tokens + kv->block_tokens - 1) / kv->block_tokens;
 }
 
-bool hy_kv_grow(hy_kv_seq *s, int32_t upto)
+bool hy_kv_grow(hy_kv_seq *s, int32_t upto, int32_t upto_window)
 {
     hy_kv *kv = s->kv;
-    const int32_t n = blocks_for(kv, upto);
-    for (int32_t g = 0; g < kv->n_groups; g++)
-        if (n - s->tab[g].n > kv->pool[g].n_free)
+    int32_t n[HY_KV_MAX_GROUPS];
+    for (int32_t g = 0; g < kv->n_groups; g++) {
+        n[g] = blocks_for(kv, kv->window[g] > 0 ? upto_window : upto);
+        HY_ASSERT(n[g] <= s->cap);
+        if (n[g] - s->tab[g].n > kv->pool[g].n_free)
             return false;
-    HY_ASSERT(n <= s->cap);
+    }
     for (int32_t g = 0; g < kv->n_groups; g++) {
         hy_kv_table *t = &s->tab[g];
-        while (t->n < n) {
+        while (t->n < n[g]) {
             const int32_t id = hy_bpool_take(&kv->pool[g], HY_HOLD_COMPUTE);
             HY_ASSERT(id >= 0);
             t->ids[t->n++] = id;

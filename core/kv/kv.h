@@ -52,9 +52,11 @@ typedef struct hy_kv_seq {
 
 /* A prefix found in the pools. */
 typedef struct hy_kv_hit {
-    int32_t tokens;                   /* a multiple of the block size */
-    int32_t n[HY_KV_MAX_GROUPS];      /* blocks found (window groups: the tail alone) */
-    int32_t n_free[HY_KV_MAX_GROUPS]; /* of them in the free list */
+    int32_t tokens; /* a multiple of the block size */
+    int32_t start;  /* rows begin here: tokens, or more when the rest is loaded */
+    int32_t entries[HY_KV_MAX_GROUPS]; /* of the table after attach */
+    int32_t n[HY_KV_MAX_GROUPS];       /* blocks found (window groups: the tail alone) */
+    int32_t n_free[HY_KV_MAX_GROUPS];  /* of them in the free list */
 } hy_kv_hit;
 
 /* HY_E_INVAL names the option; HY_E_NOMEM. */
@@ -78,12 +80,17 @@ void hy_kv_seq_fini(hy_kv_seq *s); /* drops its blocks; zero or finished is fine
 void hy_kv_chain(hy_kv_seq *s, const int32_t *ids, int32_t n);
 /* Longest prefix, at most max_tokens, that all groups hold; takes nothing. Needs the chain. */
 void hy_kv_match(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out);
-/* Hold the blocks of the first `tokens` tokens, as matched just before; the tables are empty. */
-void hy_kv_attach(hy_kv_seq *s, int32_t tokens);
+/* The same hit when tokens up to `start` come from elsewhere: window groups need less of it. */
+void hy_kv_match_beyond(const hy_kv_seq *s, int32_t start, hy_kv_hit *hit);
+/* Hold the hit's blocks, as matched just before; the tables are empty. */
+void hy_kv_attach(hy_kv_seq *s, const hy_kv_hit *hit);
+/* True when rows may begin at `computed` with the blocks that the tables hold: a window group may
+ * have passed it already. */
+bool hy_kv_can_start(const hy_kv_seq *s, int32_t computed);
 
-/* Take blocks so that positions before `upto` have one, in all groups or none at all: false when
- * some group has too few free. */
-bool hy_kv_grow(hy_kv_seq *s, int32_t upto);
+/* Take blocks so that positions before `upto` (in window groups: `upto_window`) have one, in all
+ * groups or none at all: false when some group has too few free. */
+bool hy_kv_grow(hy_kv_seq *s, int32_t upto, int32_t upto_window);
 /* The first `computed` tokens have their KV: full blocks may be found by others from now on. */
 void hy_kv_publish(hy_kv_seq *s, const int32_t *ids, int32_t computed);
 /* Free what a row at position `computed` and later can no longer see. */

@@ -128,6 +128,8 @@ hy_conn_req hy_sched__conn_req(const hy_seq *s);
 hy_conn_blocks hy_sched__conn_blocks(const hy_engine *e, const hy_seq *s);
 /* Make a waiting sequence of a new or released one. */
 hy_status hy_sched__enqueue(hy_engine *e, hy_seq *s);
+/* n tokens came through the connector and are used: those of the prompt count as cached. */
+void hy_sched__count_loaded(hy_engine *e, hy_seq *s, int32_t n);
 void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev);
 
 /* sched_metrics.c */

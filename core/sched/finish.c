@@ -193,19 +193,59 @@ static hy_seq *find_uid(const hy_seq_array *a, uint64_t uid)
     return NULL;
 }
 
-/* An async load has ended: what arrived counts as computed, the rest is computed here. */
+void hy_sched__count_loaded(hy_engine *e, hy_seq *s, int32_t n)
+{
+    const int32_t left = s->job->r->n_prompt - s->n_cached;
+    if (s->n_preempted > 0 || n <= 0)
+        return;
+    const int32_t used = n < left ? n : left;
+    s->n_cached += used;
+    hy_metric_add(e->m.ext_hits, used);
+    hy_metric_add(e->m.cached_tokens, used);
+    atomic_fetch_add(&e->st.cached_tokens, (uint64_t)used);
+}
+
+/* What arrived counts as computed, the rest is computed here. False: not even that can be used,
+ * because a window group has no blocks so far back: from the start again. */
+static bool load_ended(hy_engine *e, hy_seq *s, int32_t valid)
+{
+    s->no_ext = s->no_ext || valid < s->n_ext;
+    int32_t got = s->n_local + (valid < s->n_ext ? valid : s->n_ext);
+    got = got < s->n_tok - 1 ? got : s->n_tok - 1;
+    s->n_ext = 0;
+    s->computed = got;
+    if (hy_kv_can_start(&s->kv, got)) {
+        hy_sched__count_loaded(e, s, got - s->n_local);
+        return true;
+    }
+    s->computed = 0;
+    hy_kv_drop(&s->kv);
+    return false;
+}
+
 static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
 {
-    int32_t got = s->n_local + (valid < s->n_ext ? valid : s->n_ext);
-    if (got > s->n_tok - 1)
-        got = s->n_tok - 1;
-    s->computed = got;
-    s->n_ext = 0;
-    hy_kv_publish(&s->kv, s->tok, got);
-    hy_kv_trim(&s->kv, got);
     hy_seq_array_remove(&e->parked, s);
+    if (!load_ended(e, s, valid)) {
+        s->state = HY_SEQ_WAITING;
+        hy_seq_list_insert(&e->waiting, s);
+        return;
+    }
+    hy_kv_publish(&s->kv, s->tok, s->computed);
+    hy_kv_trim(&s->kv, s->computed);
     s->state = HY_SEQ_RUNNING;
     hy_seq_array_insert(&e->running, s);
+}
+
+/* A load inside the step has failed: what the step computed on it is void. */
+static void reload(hy_engine *e, hy_seq *s, int32_t valid)
+{
+    s->discard = true;
+    if (load_ended(e, s, valid))
+        return;
+    hy_seq_array_remove(&e->running, s);
+    s->state = HY_SEQ_WAITING;
+    hy_seq_list_insert(&e->waiting, s);
 }
 
 void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
@@ -219,10 +259,8 @@ void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
         }
         hy_seq *s = find_uid(&e->running, x->uid);
         if (s != NULL) { /* a load inside the step */
-            if (s->n_ext > 0 && x->valid < s->n_ext) {
-                s->computed = s->n_local + x->valid;
-                s->discard = true;
-            }
+            if (s->n_ext > 0 && x->valid < s->n_ext)
+                reload(e, s, x->valid);
             continue;
         }
         (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_RECEIVE, x->uid);

@@ -94,7 +94,7 @@ static bool fits_whole(const hy_plan *p, const room *r, const hy_plan_seq *s)
     const int32_t spare = p->n_run + p->n_admit;
     for (int32_t g = 0; g < p->n_groups; g++) {
         int32_t n = need(p, s, g, s->computed + s->todo);
-        if (p->least[g] > 0 && !s->park) {
+        if (p->least[g] > 0) {
             const int32_t tail = max32(p->least[g] - s->live[g], need(p, s, g, s->computed + 1));
             n = min32(n, tail);
         }
@@ -118,9 +118,8 @@ static bool plan_admission(hy_plan *p, room *r, hy_plan_seq *s)
     s->admit = true;
     p->n_admit++;
     if (s->park) {
-        grant(p, r, s, 0);
         for (int32_t g = 0; g < p->n_groups; g++)
-            r->free[g] -= need(p, s, g, s->computed + s->todo) - need(p, s, g, s->computed);
+            r->free[g] -= need(p, s, g, s->computed + (p->least[g] > 0 ? 1 : s->todo));
         return true;
     }
     const int32_t n = fit(p, r, s, min32(s->todo, min32(r->budget, r->prefill)));

@@ -46,6 +46,7 @@ typedef struct hy_seq {
     int32_t n_scored;  /* prompt_logprobs: prompt tokens with known successors' scores so far */
     int32_t n_local;   /* tokens hit before the load */
     int32_t n_ext;     /* tokens being loaded: PARKED, or in the step under way */
+    bool no_ext;       /* a load has failed: the rest of its life it is computed here */
     bool discard;      /* that load failed: what the step computed is void */
     int32_t grant;     /* tokens in the step now planned */
     char *handover;    /* fields for the client, NULL: none */

@@ -124,8 +124,9 @@ static bool snap_waiting(hy_engine *e, hy_seq *s, int32_t at)
     hy_kv_hit *hit = &e->hit[at];
     int32_t ext = 0;
     bool async = false;
+    hy_kv_chain(&s->kv, s->tok, s->n_tok); /* a preempted one has more tokens now */
     hy_kv_match(&s->kv, min32(s->match_cap, s->n_tok - 1), hit);
-    if (e->conn != hy_connector_null() && s->match_cap >= s->n_tok - 1) {
+    if (e->conn != hy_connector_null() && s->match_cap >= s->n_tok - 1 && !s->no_ext) {
         const hy_conn_req cr = hy_sched__conn_req(s);
         const hy_status st =
             e->conn->sched.matched(e->conn->sched_self, &cr, hit->tokens, &ext, &async);
@@ -140,10 +141,12 @@ static bool snap_waiting(hy_engine *e, hy_seq *s, int32_t at)
     x->priority = s->job->r->priority;
     x->arrival = s->uid;
     x->park = ext > 0 && async;
-    x->computed = x->park ? hit->tokens : min32(hit->tokens + ext, s->n_tok - 1);
+    x->computed = min32(hit->tokens + ext, s->n_tok - 1);
+    if (ext > 0)
+        hy_kv_match_beyond(&s->kv, x->computed, hit);
     x->todo = s->n_tok - x->computed;
     for (int32_t g = 0; g < e->plan.n_groups; g++) {
-        x->have[g] = hit->tokens / e->o.block_tokens;
+        x->have[g] = hit->entries[g];
         x->live[g] = hit->n[g];
         x->touch[g] = hit->n_free[g];
     }
@@ -207,7 +210,7 @@ static hy_status make_sampler(hy_engine *e, hy_seq *s)
     return st;
 }
 
-static void count_admission(hy_engine *e, hy_seq *s, const hy_kv_hit *hit, int32_t ext)
+static void count_admission(hy_engine *e, hy_seq *s, const hy_kv_hit *hit)
 {
     s->start_ns = s->start_ns != 0 ? s->start_ns : hy_stage_now(e->stage);
     if (s->job->queued) {
@@ -217,22 +220,20 @@ static void count_admission(hy_engine *e, hy_seq *s, const hy_kv_hit *hit, int32
     if (s->counted)
         return;
     s->counted = true;
-    s->n_cached = min32(hit->tokens + ext, s->job->r->n_prompt);
+    s->n_cached = min32(hit->tokens, s->job->r->n_prompt);
     if (e->o.prefix_cache && s->match_cap >= s->n_tok - 1) {
         hy_metric_add(e->m.prefix_queries, s->n_tok);
         hy_metric_add(e->m.prefix_hits, hit->tokens);
     }
     hy_metric_add(e->m.cached_tokens, s->n_cached);
     atomic_fetch_add(&e->st.cached_tokens, (uint64_t)s->n_cached);
-    if (e->conn != hy_connector_null()) {
+    if (e->conn != hy_connector_null())
         hy_metric_add(e->m.ext_queries, s->n_tok - hit->tokens);
-        hy_metric_add(e->m.ext_hits, ext);
-    }
 }
 
-static void give_blocks(hy_seq *s, int32_t upto)
+static void give_blocks(hy_seq *s, int32_t upto, int32_t upto_window)
 {
-    const bool ok = hy_kv_grow(&s->kv, upto);
+    const bool ok = hy_kv_grow(&s->kv, upto, upto_window);
     HY_ASSERT(ok); /* the plan counted them */
 }
 
@@ -260,20 +261,21 @@ static bool admit(hy_engine *e)
         if (!p->wait[i].admit)
             continue;
         hy_seq_list_remove(&e->waiting, s);
-        hy_kv_attach(&s->kv, e->hit[i].tokens);
+        hy_kv_attach(&s->kv, &e->hit[i]);
         s->computed = p->wait[i].computed;
         s->n_local = e->hit[i].tokens;
         s->n_ext = e->ext[i];
         s->grant = p->wait[i].grant;
         s->state = p->wait[i].park ? HY_SEQ_PARKED : HY_SEQ_RUNNING;
-        count_admission(e, s, &e->hit[i], e->ext[i]);
+        count_admission(e, s, &e->hit[i]);
     }
     for (int32_t i = 0; i < p->n_wait; i++) {
         hy_seq *s = e->cand[i];
         if (!p->wait[i].admit)
             continue;
         const bool park = s->state == HY_SEQ_PARKED;
-        give_blocks(s, park ? s->n_tok : s->computed + s->grant);
+        const int32_t upto = s->computed + s->grant;
+        give_blocks(s, park ? s->n_tok : upto, park ? s->computed + 1 : upto);
         hy_seq_array_insert(park ? &e->parked : &e->running, s);
         tell_allocated(e, s, park);
         const hy_status st = make_sampler(e, s);
@@ -350,7 +352,7 @@ static void build(hy_engine *e, hy_step *st)
     for (int32_t i = 0; i < e->running.n; i++) {
         hy_seq *s = e->running.at[i];
         if (s->grant > 0) {
-            give_blocks(s, s->computed + s->grant);
+            give_blocks(s, s->computed + s->grant, s->computed + s->grant);
             add_seq(e, st, s);
         }
     }

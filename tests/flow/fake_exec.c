@@ -84,14 +84,19 @@ int32_t fake_oracle_token(const fake_exec *f, uint64_t out, const fake_draw *d, 
 
 /* ---- memory ---- */
 
+uint64_t *fake_slot(const fake_exec *f, int32_t g, int32_t id, int32_t p)
+{
+    return &f->mem[g][(int64_t)id * f->block_tokens + p % f->block_tokens];
+}
+
 static uint64_t *slot_at(const fake_exec *f, int32_t g, const int32_t *ids, int32_t p)
 {
     const int32_t id = ids[p / f->block_tokens];
     HY_ASSERT(id >= 0 && id < f->n_blocks[g]);
-    return &f->mem[g][(int64_t)id * f->block_tokens + p % f->block_tokens];
+    return fake_slot(f, g, id, p);
 }
 
-static uint64_t chain_next(uint64_t prev, int32_t tok, int32_t p)
+uint64_t fake_chain(uint64_t prev, int32_t tok, int32_t p)
 {
     return fake_mix(fake_mix(prev, (uint64_t)tok), (uint64_t)p);
 }
@@ -106,23 +111,13 @@ uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n)
     uint64_t *c = malloc((size_t)n * sizeof(*c));
     HY_ASSERT(c != NULL);
     for (int32_t p = 0; p < n; p++)
-        c[p] = chain_next(p > 0 ? c[p - 1] : 0, tok[p], p);
+        c[p] = fake_chain(p > 0 ? c[p - 1] : 0, tok[p], p);
     uint64_t out = 0;
     for (int32_t g = 0; g < f->n_groups; g++)
         for (int32_t j = first_seen(f->window[g], n - 1); j < n; j++)
             out = fake_mix(out, c[j] ^ (uint64_t)g);
     free(c);
     return out;
-}
-
-void fake_fill(fake_exec *f, const hy_kv_table *tab, const int32_t *tok, int32_t from, int32_t to)
-{
-    uint64_t c = 0;
-    for (int32_t p = 0; p < to; p++) {
-        c = chain_next(c, tok[p], p);
-        for (int32_t g = 0; g < f->n_groups && p >= from; g++)
-            *slot_at(f, g, tab[g].ids, p) = c ^ (uint64_t)g;
-    }
 }
 
 static const int32_t *seq_table(const hy_batch *b, int32_t g, int32_t i)
@@ -134,7 +129,7 @@ static void write_row(fake_exec *f, const hy_batch *b, int32_t i, int32_t row)
 {
     const int32_t p = b->rows.pos[row];
     const uint64_t prev = p > 0 ? *slot_at(f, 0, seq_table(b, 0, i), p - 1) : 0;
-    const uint64_t c = chain_next(prev, b->rows.ids[row], p);
+    const uint64_t c = fake_chain(prev, b->rows.ids[row], p);
     for (int32_t g = 0; g < f->n_groups; g++)
         *slot_at(f, g, seq_table(b, g, i), p) = c ^ (uint64_t)g;
 }

@@ -59,8 +59,8 @@ uint64_t fake_mix(uint64_t a, uint64_t b);
 /* Output of the row at the end of tokens [n]. */
 uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n);
 int32_t fake_oracle_token(const fake_exec *f, uint64_t out, const fake_draw *d, int32_t out_pos);
-/* KV words of a prompt, for a connector that loads them: into the blocks of positions [from, to).
- */
-void fake_fill(fake_exec *f, const hy_kv_table *tab, const int32_t *tok, int32_t from, int32_t to);
+/* For connectors that load and keep: the word of a position, and the chain that it holds. */
+uint64_t fake_chain(uint64_t prev, int32_t tok, int32_t p);
+uint64_t *fake_slot(const fake_exec *f, int32_t g, int32_t id, int32_t p);
 
 #endif

@@ -86,8 +86,8 @@ static void one_request(hy_kv *kv, hy_rng *rng)
     hy_kv_chain(&s, ids, n);
     hy_kv_hit hit;
     hy_kv_match(&s, n - 1, &hit);
-    hy_kv_attach(&s, hit.tokens);
-    assert_true(hy_kv_grow(&s, n));
+    hy_kv_attach(&s, &hit);
+    assert_true(hy_kv_grow(&s, n, n));
     hy_kv_publish(&s, ids, n);
     hy_kv_seq_fini(&s);
     if (hy_rng_below(rng, 20) == 0)

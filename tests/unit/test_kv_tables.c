@@ -43,7 +43,7 @@ static void compute(hy_kv *kv, const int32_t *ids, int32_t n)
     start(kv, &s, ids, n);
     for (int32_t c = 0; c < n; c += 8) { /* in chunks, so that windows pass */
         const int32_t upto = c + 8 < n ? c + 8 : n;
-        assert_true(hy_kv_grow(&s, upto));
+        assert_true(hy_kv_grow(&s, upto, upto));
         hy_kv_publish(&s, ids, upto);
         hy_kv_trim(&s, upto);
         assert_int_equal(hy_kv_check(kv), HY_OK);
@@ -125,7 +125,7 @@ static void uncomputed_blocks_are_not_found(void **state)
     hy_kv *kv = make(1, w, 20, 16);
     hy_kv_seq s;
     start(kv, &s, text, 100);
-    assert_true(hy_kv_grow(&s, 100));
+    assert_true(hy_kv_grow(&s, 100, 100));
     assert_int_equal(hit_of(kv, text, 100), 0);
     hy_kv_publish(&s, text, 47); /* two whole blocks */
     assert_int_equal(hit_of(kv, text, 100), 32);
@@ -141,7 +141,7 @@ static void windows_free_what_has_passed(void **state)
     hy_kv *kv = make(2, w, 20, 16);
     hy_kv_seq s;
     start(kv, &s, text, 100);
-    assert_true(hy_kv_grow(&s, 64));
+    assert_true(hy_kv_grow(&s, 64, 64));
     hy_kv_publish(&s, text, 64);
     hy_kv_trim(&s, 64);
     /* the row at 64 sees 45..64: blocks 2 and 3 */
@@ -173,7 +173,7 @@ static void window_hits_need_the_tail(void **state)
     assert_int_equal(hit.n[0], 8);
     assert_int_equal(hit.n[1], 2); /* 109..127 */
     assert_int_equal(hit.n_free[0], 8);
-    hy_kv_attach(&s, 128);
+    hy_kv_attach(&s, &hit);
     assert_int_equal(s.tab[1].live, 6);
     assert_int_equal(s.published, 8);
     assert_int_equal(hy_kv_check(kv), HY_OK);
@@ -197,7 +197,7 @@ static void a_hole_in_the_tail(void **state)
     hy_kv_seq s;
     hy_kv_hit h;
     start(kv, &s, text, 64);
-    assert_true(hy_kv_grow(&s, 64));
+    assert_true(hy_kv_grow(&s, 64, 64));
     hy_kv_publish(&s, text, 64);
     hy_kv_drop(&s); /* tail first: group 1 forgets block 3, then 2, ... */
     hy_kv_seq_fini(&s);
@@ -209,7 +209,7 @@ static void a_hole_in_the_tail(void **state)
     assert_int_equal(hit_of(kv, text, 100), 48); /* the end before the hole: tail 29..47 is there */
     start(kv, &s, text, 100);
     hy_kv_match(&s, 99, &h);
-    hy_kv_attach(&s, h.tokens); /* asserts that all is there */
+    hy_kv_attach(&s, &h); /* asserts that all is there */
     assert_int_equal(hy_kv_check(kv), HY_OK);
     hy_kv_seq_fini(&s);
     hy_kv_destroy(kv);
@@ -225,10 +225,10 @@ static void growth_is_all_or_nothing(void **state)
     assert_int_equal(hy_kv_create(&o, &kv), HY_OK);
     hy_kv_seq s;
     start(kv, &s, text, 100);
-    assert_false(hy_kv_grow(&s, 49)); /* 4 blocks: the second group has 3 */
+    assert_false(hy_kv_grow(&s, 49, 49)); /* 4 blocks: the second group has 3 */
     assert_int_equal(hy_kv_n_free(kv, 0), 10);
-    assert_true(hy_kv_grow(&s, 48));
-    assert_true(hy_kv_grow(&s, 48));
+    assert_true(hy_kv_grow(&s, 48, 48));
+    assert_true(hy_kv_grow(&s, 48, 48));
     assert_int_equal(hy_kv_n_free(kv, 0), 7);
     hy_kv_seq_fini(&s);
     hy_kv_destroy(kv);
@@ -243,12 +243,15 @@ static void shared_blocks_are_counted(void **state)
     hy_kv_seq a, b;
     start(kv, &a, text, 70);
     start(kv, &b, text, 70);
-    hy_kv_attach(&a, 64);
-    hy_kv_attach(&b, 64);
+    hy_kv_hit hit;
+    hy_kv_match(&a, 69, &hit);
+    hy_kv_attach(&a, &hit);
+    hy_kv_match(&b, 69, &hit);
+    hy_kv_attach(&b, &hit);
     assert_int_equal(hy_kv_n_free(kv, 0), 16);
     assert_memory_equal(a.tab[0].ids, b.tab[0].ids, 4 * sizeof(int32_t));
-    assert_true(hy_kv_grow(&a, 70));
-    assert_true(hy_kv_grow(&b, 70));
+    assert_true(hy_kv_grow(&a, 70, 70));
+    assert_true(hy_kv_grow(&b, 70, 70));
     assert_int_not_equal(a.tab[0].ids[4], b.tab[0].ids[4]);
     assert_int_equal(hy_kv_check(kv), HY_OK);
     hy_kv_seq_fini(&a);
@@ -266,7 +269,7 @@ static void holds_outlive_the_sequence(void **state)
     hy_kv_seq s;
     start(kv, &s, text, 70);
     s.owner = 42;
-    assert_true(hy_kv_grow(&s, 70));
+    assert_true(hy_kv_grow(&s, 70, 70));
     hy_kv_publish(&s, text, 70);
     hy_kv_trim(&s, 70);
     const hy_kv_ref ref = {0, s.tab[0].ids[0], 1};
