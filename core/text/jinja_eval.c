@@ -58,8 +58,10 @@ static jv repeat(jrt *r, jv seq, int64_t n)
         size_t len = seq.s->len * (size_t)n;
         char *d = hy_jinja__alloc(r, len + 1);
         hy_jinja__charge(r, len >> 4);
-        for (size_t i = 0; i < len; i += seq.s->len)
-            memcpy(d + i, seq.s->p, seq.s->len);
+        size_t done = seq.s->len < len ? seq.s->len : len;
+        memcpy(d, seq.s->p, done);
+        for (; done > 0 && done < len; done *= 2) /* what is written is the source of the rest */
+            memcpy(d + done, d, len - done < done ? len - done : done);
         jv v = hy_jinja__strv(r, d, len);
         v.markup = seq.markup;
         return v;
@@ -275,6 +277,10 @@ static bool native_attr(jrt *r, jv obj, jstr *name, jv *out)
     }
     if (obj.t == J_MACRO && JSTR_IS(name, "name")) {
         *out = (jv){.t = J_STR, .s = obj.m->name};
+        return true;
+    }
+    if (obj.t == J_TUPLE && obj.l->group && (JSTR_IS(name, "grouper") || JSTR_IS(name, "list"))) {
+        *out = obj.l->v[JSTR_IS(name, "list")];
         return true;
     }
     int has = hy_jinja__has_method(obj, name);

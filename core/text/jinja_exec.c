@@ -106,15 +106,17 @@ void hy_jinja__assign(jrt *r, const jnode *t, jv v)
 
 /* ---- capture ---- */
 
-/* Runs body with its output going to a string. scope: where it runs. */
-static jv capture(jrt *r, const jnode *body, jscope *scope)
+/* Runs body with its output going to a string. scope: where it runs; flow: how it ended. */
+static jv capture(jrt *r, const jnode *body, jscope *scope, jflow *flow)
 {
     jsb b, *out = r->out;
     jscope *old = r->scope;
     hy_jinja__sb_init(&b);
     r->out = &b;
     r->scope = scope;
-    hy_jinja__exec(r, body);
+    jflow f = hy_jinja__exec(r, body);
+    if (flow != NULL)
+        *flow = f;
     r->out = out;
     r->scope = old;
     return hy_jinja__sb_val(r, &b);
@@ -216,7 +218,7 @@ jv hy_jinja__macro_call(jrt *r, jmacro *m, const jcall *c)
         hy_jinja__bind(r, s, p->id, v);
     }
     r->scope = old;
-    jv v = capture(r, d->c, s);
+    jv v = capture(r, d->c, s, NULL);
     JUP(r);
     return v;
 }
@@ -384,6 +386,8 @@ static jflow exec_with(jrt *r, const jnode *n)
 
 static jflow exec_kind(jrt *r, const jnode *n)
 {
+    jflow flow = FLOW_NEXT;
+    jv v;
     switch ((jkind)n->kind) {
     case S_BLOCK:
         return exec_list(r, n);
@@ -402,8 +406,15 @@ static jflow exec_kind(jrt *r, const jnode *n)
         hy_jinja__assign(r, n->a, hy_jinja__eval(r, n->b));
         break;
     case S_SETBLOCK:
-        hy_jinja__assign(r, n->a,
-                         hy_jinja__chain(r, n->d, capture(r, n->c, hy_jinja__scope(r, r->scope))));
+    case S_FILTER:
+        v = capture(r, n->c, hy_jinja__scope(r, r->scope), &flow);
+        if (flow != FLOW_NEXT) /* a jump out of the block drops its text */
+            return flow;
+        v = hy_jinja__chain(r, n->d, v);
+        if (n->kind == S_FILTER)
+            put(r, v);
+        else
+            hy_jinja__assign(r, n->a, v);
         break;
     case S_MACRO:
         hy_jinja__bind(r, r->scope, n->id, new_macro(r, n));
@@ -411,13 +422,10 @@ static jflow exec_kind(jrt *r, const jnode *n)
     case S_CALL:
         exec_call_block(r, n);
         break;
-    case S_FILTER:
-        put(r, hy_jinja__chain(r, n->d, capture(r, n->c, hy_jinja__scope(r, r->scope))));
-        break;
     case S_WITH:
         return exec_with(r, n);
     case S_SCOPE:
-        put(r, capture(r, n->c, hy_jinja__scope(r, r->scope)));
+        put(r, capture(r, n->c, hy_jinja__scope(r, r->scope), NULL));
         break;
     case S_BREAK:
         return FLOW_BREAK;

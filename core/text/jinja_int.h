@@ -23,11 +23,11 @@ enum {
     JLIM_TREE = 400,            /* nesting of expressions and blocks */
     JLIM_DEPTH = 2400,          /* nested evaluator calls (C stack) */
     JLIM_RANGE = 100000,        /* items of range(), as the sandbox of jinja2 has it */
-    JLIM_STEPS = 40 * 1000000,  /* evaluation steps of one rendering */
+    JLIM_STEPS = 30 * 1000000,  /* evaluation steps of one rendering */
     JLIM_OUTPUT = 64 << 20,     /* bytes of the result */
     JLIM_COMPILE_MEM = 64 << 20 /* bytes of a compiled template */
 };
-#define JLIM_RENDER_MEM ((size_t)768 << 20)
+#define JLIM_RENDER_MEM ((size_t)512 << 20)
 
 /* ---- memory ---- */
 
@@ -83,8 +83,9 @@ typedef struct jstr {
 typedef struct jlist {
     jv *v;
     size_t n, cap;
-    size_t pos; /* J_GEN: items already taken */
-    jtype elem; /* J_VIEW: 0 keys, 1 values, 2 items */
+    size_t pos;   /* J_GEN: items already taken */
+    uint8_t elem; /* J_VIEW: 0 keys, 1 values, 2 items */
+    bool group;   /* J_TUPLE of groupby: .grouper and .list */
 } jlist;
 
 typedef struct jpair jpair;

@@ -127,8 +127,6 @@ static jv f_first(jrt *r, jv v, const jcall *c)
 static jv f_last(jrt *r, jv v, const jcall *c)
 {
     (void)c;
-    if (v.t == J_UNDEF)
-        hy_jinja__undef_fail(r, v);
     if (v.t == J_GEN)
         hy_jinja__fail(r, "'generator' object is not reversible");
     if (v.t == J_STR && v.s->len > 0)
@@ -344,7 +342,9 @@ static jv f_groupby(jrt *r, jv v, const jcall *c)
     for (size_t i = 0; i < l->n; i++) {
         if (i == 0 || !hy_jinja__eq(r, p[i].k, p[i - 1].k)) {
             group = hy_jinja__list(r, J_LIST, 0);
-            hy_jinja__push(r, out.l, pair(r, by_path(r, p[i].v, attr, d), group));
+            jv entry = pair(r, by_path(r, p[i].v, attr, d), group);
+            entry.l->group = true;
+            hy_jinja__push(r, out.l, entry);
         }
         hy_jinja__push(r, group.l, p[i].v);
     }

@@ -102,8 +102,7 @@ static jv split_space(jrt *r, jv s, int64_t max, bool right)
         if (p == end)
             break;
         if (n == max) {
-            hy_jinja__push(r, out.l,
-                           hy_jinja__strip(r, rest, hy_jinja__none(), right ? JSTRIP_LEFT : 0));
+            hy_jinja__push(r, out.l, rest);
             break;
         }
         hy_jinja__charge(r, 1);
@@ -415,6 +414,29 @@ static jv s_zfill(jrt *r, jv s, const jcall *c)
     return hy_jinja__binary(r, OP_ADD, v, piece(r, s, s.s->p + sign, s.s->p + s.s->len));
 }
 
+static jv s_expandtabs(jrt *r, jv s, const jcall *c)
+{
+    int64_t width = int_arg(r, c, 0, "tabsize", 8), col = 0;
+    jsb b;
+    hy_jinja__sb_init(&b);
+    if (width > 1000)
+        hy_jinja__fail(r, "a tab size over 1000 is not supported");
+    hy_jinja__charge(r, s.s->len >> 4);
+    for (size_t i = 0; i < s.s->len; i++) {
+        char ch = s.s->p[i];
+        if (ch == '\t') {
+            int64_t n = width > 0 ? width - col % width : 0;
+            for (int64_t k = 0; k < n; k++)
+                hy_jinja__sb_putc(r, &b, ' ');
+            col += n;
+            continue;
+        }
+        hy_jinja__sb_putc(r, &b, ch);
+        col = ch == '\n' || ch == '\r' ? 0 : col + ((ch & 0xc0) != 0x80);
+    }
+    return hy_jinja__sb_val(r, &b);
+}
+
 static bool is_alnum(uint32_t c)
 {
     return hy_jinja__letter(c) || hy_jinja__digit(c);
@@ -507,6 +529,7 @@ static const method_def str_methods[] = {
     {"ljust", s_ljust, 1, 2},
     {"rjust", s_rjust, 1, 2},
     {"center", s_center, 1, 2},
+    {"expandtabs", s_expandtabs, 0, 1},
     {"zfill", s_zfill, 1, 1},
     {"isdigit", s_isdigit, 0, 0},
     {"isdecimal", s_isdigit, 0, 0},
@@ -531,7 +554,7 @@ static jv d_get(jrt *r, jv d, const jcall *c)
 static jv view(jrt *r, jv d, int elem)
 {
     jv v = hy_jinja__list(r, J_VIEW, d.d->n);
-    v.l->elem = (jtype)elem;
+    v.l->elem = (uint8_t)elem;
     hy_jinja__charge(r, d.d->n / 8);
     for (size_t i = 0; i < d.d->n; i++) {
         jv x = elem == 0 ? d.d->p[i].k : d.d->p[i].v;

@@ -357,8 +357,29 @@ static jnode *parse_scope(jparse *p, uint32_t line, const char *end)
 {
     const char *const ends[] = {end, NULL};
     jnode *n = hy_jinja__node(p, S_SCOPE, line);
+    int loops = p->loops;
+    p->loops = 0; /* a jump does not leave a captured body */
     n->c = parse_block(p, ends);
+    p->loops = loops;
     p->at++;
+    return hy_jinja__enter(p, n);
+}
+
+/* Without inheritance a block is its body. */
+static jnode *parse_named_block(jparse *p, uint32_t line)
+{
+    static const char *const ends[] = {"endblock", NULL};
+    jnode *n = hy_jinja__node(p, S_SCOPE, line);
+    jtok *name = hy_jinja__expect_name(p);
+    hy_jinja__skip_name(p, "scoped");
+    int loops = p->loops;
+    p->loops = 0;
+    n->c = parse_block(p, ends);
+    p->loops = loops;
+    p->at++;
+    jtok *t = hy_jinja__cur(p);
+    if (t->type == T_NAME && t->len == name->len && memcmp(t->p, name->p, t->len) == 0)
+        p->at++;
     return hy_jinja__enter(p, n);
 }
 
@@ -415,6 +436,8 @@ static jnode *parse_statement(jparse *p)
         return parse_with(p, t->line);
     if (hy_jinja__is_name(t, "generation"))
         return parse_scope(p, t->line, "endgeneration");
+    if (hy_jinja__is_name(t, "block"))
+        return parse_named_block(p, t->line);
     if (hy_jinja__is_name(t, "print"))
         return parse_print(p, t->line);
     if (hy_jinja__is_name(t, "break") || hy_jinja__is_name(t, "continue"))
@@ -461,8 +484,11 @@ static jnode *parse_body(jparse *p, const char *const *ends)
             expect_block_end(p);
         }
     }
-    if (ends != NULL && hy_jinja__cur(p)->type == T_EOF)
+    if (ends != NULL && hy_jinja__cur(p)->type == T_EOF) {
+        while (ends[1] != NULL && strncmp(ends[0], "end", 3) != 0)
+            ends++;
         hy_jinja__syntax(p, n->line, "the block that begins here has no {%% %s %%}", ends[0]);
+    }
     p->depth--;
     n->kids = l.v;
     n->n_kids = l.n;
@@ -499,6 +525,18 @@ static void check_names(jparse *p, const jnode *n, bool soft)
     check_names(p, n->args.dyn_kw, soft);
 }
 
+static void check_utf8(jparse *p, const char *src, size_t len)
+{
+    uint32_t line = 1;
+    for (const char *s = src, *end = src + len; s < end;) {
+        int k;
+        if (hy_jinja__next_cp(s, end, &k) == 0xfffd && k == 1)
+            hy_jinja__syntax(p, line, "the template is not valid UTF-8");
+        line += *s == '\n';
+        s += k;
+    }
+}
+
 hy_status hy_jinja_compile(const char *src, size_t len, hy_jinja **out)
 {
     if (len > JLIM_SOURCE)
@@ -515,6 +553,7 @@ hy_status hy_jinja_compile(const char *src, size_t len, hy_jinja **out)
     }
     p->j = j;
     if (setjmp(p->err) == 0) {
+        check_utf8(p, src, len);
         hy_jinja__lex(p, src, len);
         j->root = parse_body(p, NULL);
         check_names(p, j->root, false);

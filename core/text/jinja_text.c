@@ -314,7 +314,7 @@ static void json_str(jrt *r, jsb *b, const jstr *s, bool ascii)
                         : c == '\f' ? "\\f"
                         : c == '\b' ? "\\b"
                                     : NULL;
-        if (e == NULL && c >= 0x20 && (!ascii || c < 0x7f || c == 0x7f)) {
+        if (e == NULL && c >= 0x20 && (!ascii || c < 0x7f)) {
             p += k;
             continue;
         }
