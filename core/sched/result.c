@@ -84,7 +84,7 @@ static void one(hy_engine *e, hy_step *st, int32_t i, uint64_t now)
     *o = (hy_outcome){.s = s, .i = i, .stop_id = -1};
     s->in_step = false;
     const bool discard = s->discard;
-    const int32_t loaded = s->n_ext;
+    const int32_t loaded = s->n_ext > 0 ? s->computed - s->n_local : 0;
     s->discard = false;
     s->n_ext = 0;
     if (s->end != HY_FINISH_NONE) { /* aborted or finished meanwhile: this result is not wanted */

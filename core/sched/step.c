@@ -126,7 +126,7 @@ static bool snap_waiting(hy_engine *e, hy_seq *s, int32_t at)
     bool async = false;
     hy_kv_chain(&s->kv, s->tok, s->n_tok); /* a preempted one has more tokens now */
     hy_kv_match(&s->kv, min32(s->match_cap, s->n_tok - 1), hit);
-    if (e->conn != hy_connector_null() && s->match_cap >= s->n_tok - 1 && !s->no_ext) {
+    if (e->conn != hy_connector_null() && s->match_cap == INT32_MAX && !s->no_ext) {
         const hy_conn_req cr = hy_sched__conn_req(s);
         const hy_status st =
             e->conn->sched.matched(e->conn->sched_self, &cr, hit->tokens, &ext, &async);
