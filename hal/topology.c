@@ -8,6 +8,7 @@
 
 #include <hwloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,10 +108,28 @@ static limits read_limits(void)
 
 /* ---- hwloc ---- */
 
+/* Kept for ever, so that plugins are not loaded and dropped (with what they allocated) each time.
+ */
+static hwloc_topology_t keep;
+
+/* GPU plugins load whole vendor runtimes: slow, and ours to open through backends alone. PCI
+ * stays: NICs need it. */
+static void init_once(void)
+{
+    setenv("HWLOC_PLUGINS_BLACKLIST",
+           "hwloc_opencl.so,hwloc_cuda.so,hwloc_nvml.so,hwloc_gl.so,hwloc_rsmi.so,"
+           "hwloc_levelzero.so",
+           0);
+    if (hwloc_topology_init(&keep) != 0)
+        keep = NULL;
+}
+
 /* With whole = true disallowed parts are kept, and counted by the caller. */
 static hwloc_topology_t load(bool whole, bool io)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     hwloc_topology_t t;
+    pthread_once(&once, init_once);
     if (hwloc_topology_init(&t) != 0)
         return NULL;
     if (io)

@@ -199,7 +199,8 @@ static hy_status walk(const hy_kv_copy *a, bool pack)
                 else
                     unpack_row(&w, p, block + h * p->head, buf, scale);
                 buf += (size_t)p->width * w.elem;
-                scale += w.scaled;
+                if (w.scaled)
+                    scale++;
             }
         }
     }
