@@ -9,6 +9,7 @@
  */
 #include "core/text/chat.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -159,6 +160,52 @@ static void test_qwen15(void **state)
     run_file("qwen15/chat.jsonl");
 }
 
+/* Every template there is compiles, and renders a plain chat with the user's words in it. */
+static void test_all_compile(void **state)
+{
+    (void)state;
+    const char *const folders[] = {models, golden};
+    int n = 0;
+    for (size_t i = 0; i < HY_COUNTOF(folders); i++) {
+        char dir[700];
+        snprintf(dir, sizeof dir, "%s/templates", folders[i]);
+        DIR *d = opendir(dir);
+        if (d == NULL) {
+            print_message("skipped: %s is not here\n", dir);
+            continue;
+        }
+        for (struct dirent *e; (e = readdir(d)) != NULL;) {
+            char name[300];
+            size_t len = strlen(e->d_name);
+            if (len <= 6 || strcmp(e->d_name + len - 6, ".jinja") != 0)
+                continue;
+            snprintf(name, sizeof name, "%.*s", (int)len - 6, e->d_name);
+            hy_jinja *j = load(name);
+            assert_non_null(j);
+            json_t *vars =
+                json_pack("{s:[{s:s,s:s}],s:n,s:n,s:b,s:s,s:s}", "messages", "role", "user",
+                          "content", "Good morning", "tools", "documents", "add_generation_prompt",
+                          1, "bos_token", "<s>", "eos_token", "</s>");
+            hy_buf out;
+            hy_buf_init(&out);
+            bool needs_more = strncmp(name, "fireworks-ai", 12) == 0; /* wants `functions` */
+            hy_status st = hy_jinja_render(j, vars, NULL, &out);
+            if (st < 0 && !needs_more)
+                fail_msg("%s: %s", name, hy_fail_text());
+            if (st == HY_OK && strstr(hy_buf_str(&out), "Good morning") == NULL)
+                fail_msg("%s: %s", name, hy_buf_str(&out));
+            hy_buf_fini(&out);
+            json_decref(vars);
+            hy_jinja_destroy(j);
+            n++;
+        }
+        closedir(d);
+    }
+    print_message("%d templates compiled and rendered\n", n);
+    if (n == 0)
+        skip();
+}
+
 int main(void)
 {
     const char *data = getenv("HY_DATA"), *src = getenv("HY_SOURCE_DIR"), *m = getenv("HY_MODELS");
@@ -168,10 +215,9 @@ int main(void)
         snprintf(golden, sizeof golden, "%s/../shared/data/golden", src != NULL ? src : ".");
     snprintf(models, sizeof models, "%s", m != NULL ? m : "/nonexistent");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),
-        cmocka_unit_test(test_smollm2),
-        cmocka_unit_test(test_qwen05),
-        cmocka_unit_test(test_qwen15),
+        cmocka_unit_test(test_published),   cmocka_unit_test(test_smollm2),
+        cmocka_unit_test(test_qwen05),      cmocka_unit_test(test_qwen15),
+        cmocka_unit_test(test_all_compile),
     };
     return cmocka_run_group_tests_name("templates", tests, NULL, NULL);
 }
