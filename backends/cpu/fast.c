@@ -6,6 +6,7 @@
  *
  * Thread: an op runs on its queue's owner and the pool.  Owner: the device.
  */
+#include "backends/cpu/attn.h"
 #include "backends/cpu/fast.h"
 #include "core/base/alloc.h"
 
@@ -154,6 +155,7 @@ static const hy_math_ops fast_math = {
     .layer_norm = fast_layer_norm,
     .matmul = cpu_fast_matmul,
     .rope = fast_rope,
+    .attention = cpu_fast_attention,
     .act_mul = fast_act_mul,
     .add = fast_add,
 };
@@ -168,7 +170,6 @@ static void table_make(void)
     if (table.slot == NULL)                                                                        \
     table.slot = cpu_ref_math.slot
     FROM_REF(kv_write);
-    FROM_REF(attention);
     FROM_REF(topk);
     FROM_REF(kv_pack);
     FROM_REF(kv_unpack);
@@ -189,6 +190,7 @@ hy_status cpu_fast_open(cpu_dev *d)
     bool wide = d->isa == CPU_ISA_AVX512;
     f->mm = wide ? &cpu_mm_avx512 : &cpu_mm_avx2;
     f->vec = wide ? &cpu_vec_avx512 : &cpu_vec_avx2;
+    f->attn = wide ? &cpu_attn_avx512 : &cpu_attn_avx2;
     f->l2_panel = wide ? 1 << 20 : 320 << 10;
     hy_status st = cpu_pool_create(d->n_threads, sizeof(cpu_local), &f->pool);
     if (st != HY_OK) {

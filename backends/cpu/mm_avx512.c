@@ -129,7 +129,7 @@ INL void tile(const uint8_t *w, const void *panel, int64_t nb, float *acc, const
         w += F.hdr * R;
         int64_t n = nb - b0 < 8 ? nb - b0 : 8;
         for (int64_t b = 0; b < n; b++, w += stride, x += words) {
-            if (W == 1) /* from memory: keep the next strip's lines coming */
+            if (F.scale != SCALE_NONE) /* packed: perhaps from memory */
                 prefetch_block(w, stride);
             UNROLL(2)
             for (int s = 0; s < subs; s++)

@@ -200,8 +200,242 @@ static void test_matmul(void **state)
     for_isas(matmuls);
 }
 
+/* ---- attention and the cache ---- */
+
+typedef struct attn_case {
+    hy_dtype value, type;
+    int32_t heads, kv_heads, k_dim, v_dim, block;
+    int32_t window;
+    float softcap;
+    int32_t n_seqs;
+    int32_t start[3], rows[3]; /* of each sequence: positions before, rows now */
+} attn_case;
+
+typedef struct cache {
+    hy_kv_pool pool;
+    int32_t table[3 * 256];
+    hy_block_table bt;
+    hy_rows rows;
+    int32_t pos[1024], seq_row[4];
+} cache;
+
+static void cache_init(cache *c, hy_dev *d, const attn_case *t)
+{
+    hy_kv_layout *l = &c->pool.layout;
+    memset(c, 0, sizeof(*c));
+    l->value_type = t->value;
+    l->type = t->type;
+    l->n_layers = 2;
+    l->n_heads = t->kv_heads;
+    l->block_tokens = t->block;
+    l->k.width = t->k_dim;
+    l->v.width = t->v_dim;
+    assert_int_equal(d->math->kv_layout(d, l), HY_OK);
+    int32_t next = 0;
+    for (int32_t s = 0; s < t->n_seqs; s++) {
+        for (int32_t r = 0; r < t->rows[s]; r++)
+            c->pos[c->seq_row[s] + r] = t->start[s] + r;
+        c->seq_row[s + 1] = c->seq_row[s] + t->rows[s];
+        int32_t blocks = (t->start[s] + t->rows[s] + t->block - 1) / t->block;
+        int32_t dead = t->window > 0 ? (t->start[s] - t->window + 1) / t->block : 0;
+        for (int32_t b = 0; b < blocks; b++) /* scattered; passed blocks are gone */
+            c->table[s * 256 + b] = b < dead ? -1 : (next++ * 7) % 1021;
+    }
+    c->pool.n_blocks = 1021;
+    c->bt = (hy_block_table){c->table, 256};
+    c->rows = (hy_rows){.n = c->seq_row[t->n_seqs],
+                        .n_seqs = t->n_seqs,
+                        .pos = c->pos,
+                        .seq_row = c->seq_row};
+    size_t bytes = (size_t)l->bytes_per_block * 1021;
+    assert_int_equal(d->ops->alloc(d, bytes, &c->pool.base), HY_OK);
+    size_t elem = hy_dtype_get(t->type)->bytes;
+    for (size_t i = 0; i < bytes; i += elem) {
+        float f = rnd_f();
+        uint16_t h = t->type == HY_F16 ? hy_f32_to_f16(f) : hy_f32_to_bf16(f);
+        memcpy((char *)c->pool.base + i, elem == 4 ? (void *)&f : (void *)&h, elem);
+    }
+}
+
+static void check_attention(const pair *p, const attn_case *t)
+{
+    char what[160];
+    snprintf(what, sizeof(what), "%s attention %s/%s heads %d/%d dims %d/%d block %d window %d cap %g "
+             "threads %d", p->isa, hy_dtype_name(t->value), hy_dtype_name(t->type), t->heads,
+             t->kv_heads, t->k_dim, t->v_dim, t->block, t->window, (double)t->softcap, p->threads);
+    cache *c = malloc(sizeof(*c));
+    cache_init(c, p->fast, t);
+    int64_t n = c->rows.n, ldq = (int64_t)t->heads * t->k_dim + 3;
+    int64_t ldo = (int64_t)t->heads * t->v_dim + 5;
+    float *q = floats(n * ldq), *o0 = floats(n * ldo), *o1 = malloc((size_t)(n * ldo) * 4);
+    memcpy(o1, o0, (size_t)(n * ldo) * 4);
+    float *k = floats(n * t->kv_heads * t->k_dim), *v = floats(n * t->kv_heads * t->v_dim);
+    hy_kv_write w = {.pool = &c->pool, .layer = 1, .rows = &c->rows, .bt = c->bt, .k = k, .v = v};
+    w.ldk = t->kv_heads * t->k_dim;
+    w.ldv = t->kv_heads * t->v_dim;
+    size_t bytes = (size_t)c->pool.layout.bytes_per_block * 1021;
+    uint8_t *before = malloc(bytes), *by_ref = malloc(bytes);
+    memcpy(before, c->pool.base, bytes);
+    assert_int_equal(p->ref->math->kv_write(p->qr, &w), HY_OK);
+    memcpy(by_ref, c->pool.base, bytes);
+    memcpy(c->pool.base, before, bytes);
+    assert_int_equal(p->fast->math->kv_write(p->qf, &w), HY_OK);
+    assert_memory_equal(c->pool.base, by_ref, bytes);
+    hy_attn a = {.pool = &c->pool, .layer = 1, .rows = &c->rows, .bt = c->bt, .q = q, .ldq = ldq,
+                 .heads = t->heads, .out = o0, .ldo = ldo, .scale = 0.125f, .softcap = t->softcap,
+                 .window = t->window};
+    assert_int_equal(p->ref->math->attention(p->qr, &a), HY_OK);
+    a.out = o1;
+    assert_int_equal(p->fast->math->attention(p->qf, &a), HY_OK);
+    same(o1, o0, n * ldo, what);
+    c->table[(t->start[0] + t->rows[0] - 1) / t->block] = 1021;
+    assert_int_equal(p->fast->math->attention(p->qf, &a), HY_E_INVAL);
+    p->fast->ops->free(p->fast, c->pool.base, bytes);
+    free(c), free(q), free(o0), free(o1), free(k), free(v), free(before), free(by_ref);
+}
+
+static void attentions(const pair *p)
+{
+    static const attn_case cases[] = {
+        {HY_F16, HY_F16, 9, 3, 64, 64, 16, 0, 0, 1, {0}, {70}},
+        {HY_F16, HY_F16, 9, 3, 64, 64, 16, 0, 0, 3, {700, 255, 0}, {1, 1, 1}},
+        {HY_F16, HY_F16, 9, 3, 64, 64, 16, 0, 0, 2, {1800, 513}, {1, 3}},
+        {HY_F16, HY_F16, 12, 2, 128, 128, 16, 0, 0, 3, {250, 3, 511}, {20, 1, 2}},
+        {HY_F16, HY_F16, 4, 1, 256, 256, 16, 40, 0, 2, {500, 230}, {60, 1}},
+        {HY_F16, HY_F16, 4, 1, 256, 256, 16, 300, 30.0f, 1, {240}, {40}},
+        {HY_F16, HY_F32, 7, 1, 32, 48, 32, 0, 0, 2, {20, 300}, {40, 1}},
+        {HY_F32, HY_F32, 5, 5, 64, 80, 16, 3, 0, 2, {250, 10}, {33, 9}},
+        {HY_BF16, HY_BF16, 16, 2, 96, 96, 64, 0, 50.0f, 2, {10, 1000}, {17, 1}},
+        {HY_F16, HY_F16, 2, 2, 20, 20, 5, 0, 0, 1, {3}, {10}}, /* no kernel: the reference */
+        {HY_F16, HY_F16, 1, 1, 16, 16, 16, 0, 0, 1, {0}, {1}},
+    };
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++)
+        check_attention(p, &cases[i]);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for_isas(attentions);
+}
+
+/* ---- the small ops ---- */
+
+static float *copy_of(const float *x, int64_t n)
+{
+    float *p = malloc((size_t)n * 4);
+    memcpy(p, x, (size_t)n * 4);
+    return p;
+}
+
+static void spice(float *x, int64_t n)
+{
+    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, -1e30f, 3e38f,
+                                -103.9f, -104.5f, 88.8f, 87.0f, -87.5f, 1e-20f, 120.0f, -60.0f};
+    for (int64_t i = 0; i < n; i += 3)
+        x[i] = odd[rnd() % HY_COUNTOF(odd)];
+}
+
+static void check_norms(const pair *p, int64_t m, int64_t dim)
+{
+    float *x = floats(m * (dim + 1)), *w = floats(dim), *b = floats(dim);
+    float *y0 = floats(m * dim), *y1 = copy_of(y0, m * dim);
+    for (int i = 0; i < 6; i++) {
+        hy_norm a = {.x = x, .ldx = dim + 1, .y = y0, .ldy = dim, .m = m, .dim = dim,
+                     .w = i % 2 ? w : NULL, .b = i > 3 ? b : NULL, .eps = 1e-5f};
+        const hy_math_ops *r = p->ref->math, *f = p->fast->math;
+        assert_int_equal((i > 1 ? r->layer_norm : r->rms_norm)(p->qr, &a), HY_OK);
+        a.y = y1;
+        assert_int_equal((i > 1 ? f->layer_norm : f->rms_norm)(p->qf, &a), HY_OK);
+        same(y1, y0, m * dim, "norm");
+    }
+    free(x), free(w), free(b), free(y0), free(y1);
+}
+
+static void check_elementwise(const pair *p, int64_t m, int64_t dim)
+{
+    float *g = floats(m * dim), *u = floats(m * dim), *y0 = floats(m * dim);
+    float *y1 = copy_of(y0, m * dim);
+    spice(g, m * dim);
+    for (int fn = HY_ACT_SILU; fn <= HY_ACT_RELU; fn++) {
+        hy_act_mul a = {.gate = g, .up = fn % 2 ? u : NULL, .ldg = dim, .ldu = dim, .y = y0,
+                        .ldy = dim, .m = m, .dim = dim, .fn = (hy_act_fn)fn};
+        assert_int_equal(p->ref->math->act_mul(p->qr, &a), HY_OK);
+        a.y = y1;
+        assert_int_equal(p->fast->math->act_mul(p->qf, &a), HY_OK);
+        same(y1, y0, m * dim, "act_mul");
+    }
+    hy_add a = {.a = g, .b = u, .lda = dim, .ldb = dim, .y = y0, .ldy = dim, .m = m, .dim = dim,
+                .b_scale = 0.7f};
+    assert_int_equal(p->ref->math->add(p->qr, &a), HY_OK);
+    a.y = y1;
+    assert_int_equal(p->fast->math->add(p->qf, &a), HY_OK);
+    same(y1, y0, m * dim, "add");
+    free(g), free(u), free(y0), free(y1);
+}
+
+static void check_rope(const pair *p, hy_rope_kind kind, int32_t dim, int32_t rot)
+{
+    int64_t m = 3, ld = 4 * dim + 7;
+    float *x0 = floats(m * ld), *x1 = copy_of(x0, m * ld);
+    float *c = floats(m * rot / 2), *s = floats(m * rot / 2);
+    hy_rope a = {.x = x0, .ld = ld, .m = m, .heads = 4, .dim = dim, .t = {kind, rot, c, s}};
+    assert_int_equal(p->ref->math->rope(p->qr, &a), HY_OK);
+    a.x = x1;
+    assert_int_equal(p->fast->math->rope(p->qf, &a), HY_OK);
+    same(x1, x0, m * ld, "rope");
+    free(x0), free(x1), free(c), free(s);
+}
+
+static void check_topk(const pair *p, int64_t n, int32_t k, int kind)
+{
+    int64_t m = 3;
+    float *x = floats(m * n);
+    if (kind == 1)
+        spice(x, m * n);
+    for (int64_t i = 0; kind == 2 && i < m * n; i++)
+        x[i] = i % 2 ? NAN : -INFINITY;
+    int32_t *i0 = malloc((size_t)m * (size_t)k * 4), *i1 = malloc((size_t)m * (size_t)k * 4);
+    float *v0 = floats(m * k), *v1 = floats(m * k), l0[3], l1[3];
+    hy_topk a = {.logits = x, .ld = n, .m = m, .n = n, .k = k, .ids = i0, .values = v0, .lse = l0};
+    assert_int_equal(p->ref->math->topk(p->qr, &a), HY_OK);
+    a.ids = i1, a.values = v1, a.lse = l1;
+    assert_int_equal(p->fast->math->topk(p->qf, &a), HY_OK);
+    assert_memory_equal(i0, i1, (size_t)m * (size_t)k * 4);
+    same(v1, v0, m * k, "topk");
+    same(l1, l0, m, "lse");
+    free(x), free(i0), free(i1), free(v0), free(v1);
+}
+
+static void smalls(const pair *p)
+{
+    check_norms(p, 3, 576);
+    check_norms(p, 2, 67);
+    check_norms(p, 1, 7);
+    check_elementwise(p, 3, 1536);
+    check_elementwise(p, 2, 45);
+    check_rope(p, HY_ROPE_HALVES, 64, 64);
+    check_rope(p, HY_ROPE_PAIRS, 64, 64);
+    check_rope(p, HY_ROPE_HALVES, 80, 44);
+    check_rope(p, HY_ROPE_PAIRS, 80, 38);
+    for (int kind = 0; kind < 3; kind++) {
+        check_topk(p, 1000, 1, kind);
+        check_topk(p, 49152, 1, kind);
+        check_topk(p, 4999, 20, kind);
+        check_topk(p, 37, 50, kind);
+    }
+}
+
+static void test_small_ops(void **state)
+{
+    (void)state;
+    for_isas(smalls);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmul)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmul),
+                                       cmocka_unit_test(test_attention),
+                                       cmocka_unit_test(test_small_ops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
