@@ -109,7 +109,7 @@ static void put_tiles(cpu_attn_plan *p, int32_t most, int threads, cpu_carve *c)
             t.seg1 = rows->pos[end - 1] / CPU_SEG + 1;
             t.n_segs = t.seg1 - t.seg0;
             int pieces = 1, jobs = rows->n * heads;
-            if (threads > 1 && rows->n <= 4 * threads && jobs < 16 * threads)
+            if (n == 1 && threads > 1 && jobs < 16 * threads)
                 pieces = t.n_segs / SPLIT_SEGS;
             for (t.kv_head = 0; t.kv_head < heads; t.kv_head++)
                 put_tile(p, &t, pieces, c);
@@ -132,7 +132,10 @@ void cpu_attn_plan_make(cpu_attn_plan *p, const cpu_fast *f, const hy_attn *a, c
         p->local = cpu_carve_take(c, local * (size_t)threads * 4);
     }
     int64_t most = (int64_t)a->rows->n * heads / (threads * 4);
-    most = threads == 1 || most > TILE_ROWS ? TILE_ROWS : most < 8 ? 8 : most;
+    if (a->rows->n <= 4 * threads)
+        most = 1; /* every row may be cut into segments */
+    else
+        most = threads == 1 || most > TILE_ROWS ? TILE_ROWS : most < 8 ? 8 : most;
     put_tiles(p, (int32_t)most, threads, c);
     if (!fill) {
         cpu_carve_take(c, (size_t)p->n_items * sizeof(*p->items));
@@ -250,10 +253,7 @@ hy_status cpu_fast_attention(hy_queue *q, const hy_attn *a)
     cpu_attn_plan p = {0};
     cpu_carve c = {0};
     cpu_attn_plan_make(&p, f, a, &c);
-    c.p = cpu_scratch(q, c.used);
-    if (c.p == NULL)
-        return cpu_no_scratch(c.used);
-    c.used = 0;
+    HY_TRY(cpu_carve_get(q, &c));
     cpu_attn_plan_make(&p, f, a, &c);
     cpu_job job = {.n_phases = 2,
                    .n_items = {p.n_items, p.n_joins},

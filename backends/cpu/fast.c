@@ -8,6 +8,7 @@
  */
 #include "backends/cpu/attn.h"
 #include "backends/cpu/fast.h"
+#include "backends/cpu/ref_int.h"
 #include "core/base/alloc.h"
 
 #include <math.h>
@@ -142,6 +143,53 @@ static hy_status fast_embed(hy_queue *q, const hy_embed *a)
     return HY_OK;
 }
 
+typedef struct write_job {
+    const hy_kv_write *a;
+    const int32_t *seq; /* of each row */
+} write_job;
+
+static void write_plane(const cpu_fast *f, const hy_kv_layout *l, const hy_kv_plane *p,
+                        uint8_t *token, const float *x)
+{
+    for (int32_t h = 0; h < l->n_heads; h++)
+        f->vec->kv_store(x + (int64_t)h * p->width, p->width, l->value_type, l->type,
+                         token + h * p->head, p->dim);
+}
+
+static void write_row(const rows_job *j, int64_t r)
+{
+    const write_job *w = j->a;
+    const hy_kv_write *a = w->a;
+    const hy_kv_layout *l = &a->pool->layout;
+    int32_t pos = a->rows->pos[r], in = pos % l->block_tokens;
+    int32_t id = a->bt.table[w->seq[r] * a->bt.stride + pos / l->block_tokens];
+    uint8_t *block = ref_kv_block(a->pool, a->layer, id);
+    write_plane(j->f, l, &l->k, block + l->k.off + in * l->k.token, a->k + r * a->ldk);
+    write_plane(j->f, l, &l->v, block + l->v.off + in * l->v.token, a->v + r * a->ldv);
+}
+
+static hy_status fast_kv_write(hy_queue *q, const hy_kv_write *a)
+{
+    const hy_rows *rows = a->rows;
+    const hy_kv_layout *l = &a->pool->layout;
+    cpu_carve c = {.used = (size_t)rows->n * 4};
+    HY_TRY(cpu_carve_get(q, &c));
+    int32_t *seq = cpu_carve_take(&c, (size_t)rows->n * 4);
+    for (int32_t s = 0; s < rows->n_seqs; s++) {
+        for (int32_t r = rows->seq_row[s]; r < rows->seq_row[s + 1]; r++) {
+            int32_t id = a->bt.table[s * a->bt.stride + rows->pos[r] / l->block_tokens];
+            if (ref_kv_block(a->pool, a->layer, id) == NULL)
+                return hy_fail(HY_E_INVAL, "kv_write: layer %d, block %d is outside the pool",
+                               a->layer, id);
+            seq[r] = s;
+        }
+    }
+    write_job w = {.a = a, .seq = seq};
+    rows_job j = {.a = &w, .m = rows->n, .row = write_row};
+    for_rows(cpu_fast_of(q), &j, (int64_t)l->n_heads * (l->k.width + l->v.width));
+    return HY_OK;
+}
+
 /* ---- the table ---- */
 
 static const hy_math_ops fast_math = {
@@ -155,9 +203,15 @@ static const hy_math_ops fast_math = {
     .layer_norm = fast_layer_norm,
     .matmul = cpu_fast_matmul,
     .rope = fast_rope,
+    .kv_write = fast_kv_write,
     .attention = cpu_fast_attention,
     .act_mul = fast_act_mul,
     .add = fast_add,
+    .topk = cpu_fast_topk,
+    .attn_in = cpu_fast_attn_in,
+    .attn_out = cpu_fast_attn_out,
+    .ffn = cpu_fast_ffn,
+    .head = cpu_fast_head,
 };
 
 static hy_math_ops table; /* fast_math with the reference's ops in its empty slots */
@@ -169,8 +223,6 @@ static void table_make(void)
 #define FROM_REF(slot)                                                                             \
     if (table.slot == NULL)                                                                        \
     table.slot = cpu_ref_math.slot
-    FROM_REF(kv_write);
-    FROM_REF(topk);
     FROM_REF(kv_pack);
     FROM_REF(kv_unpack);
 }

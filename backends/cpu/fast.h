@@ -80,11 +80,17 @@ typedef struct cpu_carve {
 } cpu_carve;
 void *cpu_carve_take(cpu_carve *c, size_t bytes);
 
+/* Memory for what was added up; c is then ready to be carved. */
+hy_status cpu_carve_get(hy_queue *q, cpu_carve *c);
+
 /* Tiles for m rows of k; takes a panel for each kind of `kinds` (bit set) from c. */
 void cpu_cols_init(const cpu_fast *f, cpu_cols *x, int64_t m, int64_t k, unsigned kinds,
                    cpu_carve *c);
 /* Puts row `col` into every panel. */
 void cpu_cols_put(const cpu_fast *f, const cpu_cols *x, int64_t col, const float *row);
+/* The same for the 32 values of one block of a row. */
+void cpu_cols_put_block(const cpu_fast *f, const cpu_cols *x, int64_t col, int64_t block,
+                        const float *v);
 
 /* How the columns and strips of an op are cut into items. */
 typedef struct cpu_cut {
@@ -114,7 +120,20 @@ static inline int cpu_strips(const cpu_fast *f, int64_t n)
     return (int)((n + f->mm->rows - 1) / f->mm->rows);
 }
 
-hy_status cpu_no_scratch(size_t bytes);
+/* A product whose outputs go to memory: y = or += x . W^T (+ bias), or cap(scale * that). */
+typedef struct cpu_mul {
+    const cpu_weight *w;
+    const cpu_cols *x;
+    hy_act_mode act;
+    const float *bias;
+    float *y;
+    int64_t ldy;
+    bool add, scaled;
+    float scale, cap;
+    cpu_cut cut; /* by cpu_mul_init */
+} cpu_mul;
+void cpu_mul_init(const cpu_fast *f, cpu_mul *j, int64_t m);
+void cpu_mul_item(const cpu_fast *f, const cpu_mul *j, int item, int thread);
 
 /* fast_weight.c */
 hy_status cpu_fast_prepare(hy_dev *d, const hy_weight_src *src, hy_weight **out);

@@ -12,10 +12,17 @@
 
 #define PIECE     16 /* blocks of 32 k decoded at a time; a multiple of 8 */
 #define PIECE_F32 8
+#define SCRATCH_MIN ((size_t)16 << 20)
 
-hy_status cpu_no_scratch(size_t bytes)
+hy_status cpu_carve_get(hy_queue *q, cpu_carve *c)
 {
-    return hy_fail(HY_E_NOMEM_DEVICE, "cpu: no memory for %zu bytes of scratch", bytes);
+    /* Never less than a mapping of its own: small steps before large ones allocate once. */
+    size_t bytes = c->used > SCRATCH_MIN ? c->used : SCRATCH_MIN;
+    c->p = cpu_scratch(q, bytes);
+    if (c->p == NULL)
+        return hy_fail(HY_E_NOMEM_DEVICE, "cpu: no memory for %zu bytes of scratch", bytes);
+    c->used = 0;
+    return HY_OK;
 }
 
 void *cpu_carve_take(cpu_carve *c, size_t bytes)
@@ -52,6 +59,22 @@ void cpu_cols_put(const cpu_fast *f, const cpu_cols *x, int64_t col, const float
                           .col = (int)col - first,
                           .kind = (cpu_panel)p};
         a.panel = x->panel[p] + (size_t)first * cpu_col_bytes((cpu_panel)p, x->k);
+        f->vec->pack_act(&a);
+    }
+}
+
+void cpu_cols_put_block(const cpu_fast *f, const cpu_cols *x, int64_t col, int64_t block,
+                        const float *v)
+{
+    for (int p = 0; p < PANEL_KINDS; p++) {
+        if (x->panel[p] == NULL)
+            continue;
+        const cpu_tiles *t = cpu_tiles_for(x, (cpu_panel)p);
+        int i = cpu_tile_of(t, (int)col), first = cpu_tile_first(t, i), w = cpu_tile_width(t, i);
+        cpu_act_args a = {
+            .x = v, .k = 32, .w = w, .col = (int)col - first, .kind = (cpu_panel)p};
+        a.panel = x->panel[p] + (size_t)first * cpu_col_bytes((cpu_panel)p, x->k) +
+                  (size_t)block * (size_t)(cpu_panel_words((cpu_panel)p) * w) * 4;
         f->vec->pack_act(&a);
     }
 }
@@ -177,14 +200,53 @@ void cpu_strip(const cpu_fast *f, const cpu_weight *w, const cpu_cols *x, hy_act
         strip_i8(&sp, w, kind, buf);
 }
 
+/* ---- outputs ---- */
+
+void cpu_mul_init(const cpu_fast *f, cpu_mul *j, int64_t m)
+{
+    size_t strip = cpu_strip_bytes((cpu_pack)j->w->pack, f->mm->rows, j->w->base.k);
+    j->cut = cpu_cut_of(f, m, j->w->base.k, cpu_strips(f, j->w->base.n), strip, 1);
+}
+
+/* A column's n outputs from acc to y. */
+static void put(const cpu_fast *f, const cpu_mul *j, float *acc, const float *bias, float *y,
+                int64_t n)
+{
+    if (bias != NULL)
+        f->vec->add(acc, bias, 1.0f, acc, n);
+    if (j->add) {
+        f->vec->add(y, acc, 1.0f, y, n);
+        return;
+    }
+    memcpy(y, acc, (size_t)n * sizeof(float));
+    if (j->scaled)
+        f->vec->scale_cap(y, n, j->scale, j->cap);
+}
+
+void cpu_mul_item(const cpu_fast *f, const cpu_mul *j, int item, int thread)
+{
+    cpu_local *l = cpu_local_of(f, thread);
+    const cpu_tiles *t = cpu_tiles_for(j->x, cpu_panel_of(j->w, j->act));
+    int panel = item / j->cut.chunks, chunk = item % j->cut.chunks, R = f->mm->rows;
+    int c0 = cpu_edge(t, panel * j->cut.cols), c1 = cpu_edge(t, (panel + 1) * j->cut.cols);
+    int s1 = (chunk + 1) * j->cut.per_item;
+    s1 = s1 < j->cut.strips ? s1 : j->cut.strips;
+    for (int s = chunk * j->cut.per_item; c0 < c1 && s < s1; s++) {
+        cpu_strip(f, j->w, j->x, j->act, s, c0, c1, l->acc[0], l->buf);
+        int64_t n0 = (int64_t)s * R, n = j->w->base.n - n0 < R ? j->w->base.n - n0 : R;
+        for (int c = c0; c < c1; c++)
+            put(f, j, l->acc[0] + (c - c0) * R, j->bias != NULL ? j->bias + n0 : NULL,
+                j->y + c * j->ldy + n0, n);
+    }
+}
+
 /* ---- the op ---- */
 
 typedef struct mm_job {
     const cpu_fast *f;
     const hy_matmul *a;
-    const cpu_weight *w;
     cpu_cols x;
-    cpu_cut cut;
+    cpu_mul mul;
 } mm_job;
 
 static void put_row(void *ctx, int item, int thread)
@@ -194,50 +256,33 @@ static void put_row(void *ctx, int item, int thread)
     cpu_cols_put(j->f, &j->x, item, j->a->x + item * j->a->ldx);
 }
 
-static void strips_item(void *ctx, int item, int thread)
+static void mul_item(void *ctx, int item, int thread)
 {
     mm_job *j = ctx;
-    cpu_local *l = cpu_local_of(j->f, thread);
-    const cpu_tiles *t = cpu_tiles_for(&j->x, cpu_panel_of(j->w, j->a->act));
-    int panel = item / j->cut.chunks, chunk = item % j->cut.chunks, R = j->f->mm->rows;
-    int c0 = cpu_edge(t, panel * j->cut.cols), c1 = cpu_edge(t, (panel + 1) * j->cut.cols);
-    int s1 = (chunk + 1) * j->cut.per_item;
-    s1 = s1 < j->cut.strips ? s1 : j->cut.strips;
-    for (int s = chunk * j->cut.per_item; c0 < c1 && s < s1; s++) {
-        cpu_strip(j->f, j->w, &j->x, j->a->act, s, c0, c1, l->acc[0], l->buf);
-        int64_t n0 = (int64_t)s * R, n = j->w->base.n - n0 < R ? j->w->base.n - n0 : R;
-        for (int c = c0; c < c1; c++) {
-            const float *acc = l->acc[0] + (c - c0) * R;
-            float *y = j->a->y + c * j->a->ldy + n0;
-            if (j->a->bias != NULL)
-                j->f->vec->add(acc, j->a->bias + n0, 1.0f, y, n);
-            else
-                memcpy(y, acc, (size_t)n * sizeof(float));
-        }
-    }
+    cpu_mul_item(j->f, &j->mul, item, thread);
 }
 
 hy_status cpu_fast_matmul(hy_queue *q, const hy_matmul *a)
 {
     cpu_fast *f = cpu_fast_of(q);
-    mm_job j = {.f = f, .a = a, .w = cpu_weight_of(a->w)};
-    if (j.w->pack == PACK_NONE)
+    mm_job j = {.f = f, .a = a};
+    j.mul = (cpu_mul){.w = cpu_weight_of(a->w), .x = &j.x, .act = a->act};
+    if (j.mul.w->pack == PACK_NONE)
         return cpu_ref_math.matmul(q, a);
     if (a->m <= 0)
         return HY_OK;
-    unsigned kinds = 1u << cpu_panel_of(j.w, a->act);
+    unsigned kinds = 1u << cpu_panel_of(j.mul.w, a->act);
     cpu_carve c = {0};
     cpu_cols_init(f, &j.x, a->m, a->w->k, kinds, &c);
-    c.p = cpu_scratch(q, c.used);
-    if (c.p == NULL)
-        return cpu_no_scratch(c.used);
-    c.used = 0;
+    HY_TRY(cpu_carve_get(q, &c));
     cpu_cols_init(f, &j.x, a->m, a->w->k, kinds, &c);
-    size_t strip = cpu_strip_bytes((cpu_pack)j.w->pack, f->mm->rows, a->w->k);
-    j.cut = cpu_cut_of(f, a->m, a->w->k, cpu_strips(f, a->w->n), strip, 1);
+    j.mul.bias = a->bias;
+    j.mul.y = a->y;
+    j.mul.ldy = a->ldy;
+    cpu_mul_init(f, &j.mul, a->m);
     cpu_job job = {.n_phases = 2,
-                   .n_items = {(int)a->m, cpu_cut_items(&j.cut)},
-                   .fn = {put_row, strips_item},
+                   .n_items = {(int)a->m, cpu_cut_items(&j.mul.cut)},
+                   .fn = {put_row, mul_item},
                    .ctx = &j};
     cpu_pool_run(f->pool, &job);
     return HY_OK;
