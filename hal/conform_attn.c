@@ -122,6 +122,7 @@ static const lengths mixes[] = {
     {2, {40, 700}, {40, 5}},             /* a prompt beside a chunk */
     {3, {17, 256, 257}, {16, 2, 2}},     /* around a segment's end */
     {1, {290}, {130}},                   /* one long chunk */
+    {2, {2100, 1300}, {1, 3}},           /* many segments */
 };
 
 static const cf_shape shapes[] = {
@@ -143,7 +144,7 @@ static void attention(cf *c, hy_dtype value, hy_dtype type)
         return;
     for (size_t i = 0; i < HY_COUNTOF(shapes); i++) {
         for (size_t j = 0; j < HY_COUNTOF(mixes); j++) {
-            if ((c->quick && (i + j) % 4 != 0) || (j == 3 && i > 1))
+            if ((c->quick && (i + j) % 4 != 0) || (j >= 3 && i > 2))
                 continue;
             cf_scene s = {.s = shapes[i], .value = value, .type = type, .n_seqs = mixes[j].n};
             memcpy(s.total, mixes[j].total, sizeof(s.total));

@@ -110,6 +110,20 @@ static void edge_rows(cf *c, mm *a, bool wild)
     }
 }
 
+/* An exact device gives a row the same bits alone as in company. */
+static void alone(cf *c, const mm *a, const float *got)
+{
+    mm one_row = *a;
+    int64_t r = a->m - 1;
+    float *out = cf_out(c, a->ldy);
+    one_row.m = 1;
+    one_row.x = a->x + r * a->ldx;
+    if (out == NULL || !run(c, &c->dut, &one_row, out))
+        return;
+    if (memcmp(out, got + r * a->ldy, (size_t)a->n * sizeof(float)) != 0)
+        cf_bad(c, "row %lld alone has other bits than in a batch", (long long)r);
+}
+
 static void one(cf *c, mm *a, bool wild)
 {
     cf_case(c, "m=%lld n=%lld k=%lld ldx=%lld%s%s", (long long)a->m, (long long)a->n,
@@ -134,6 +148,8 @@ static void one(cf *c, mm *a, bool wild)
         return;
     j.ref = c->bits ? ref : NULL;
     cf_judge(c, &j);
+    if (c->exact && !wild && a->m > 1)
+        alone(c, a, got);
 }
 
 /* k of about the size asked for that the type allows; odd where it may be. */
@@ -154,7 +170,9 @@ static void shapes(cf *c, hy_dtype t, hy_act_mode act)
                                  {7, 130, 320},
                                  {64, 64, 256},
                                  {65, 40, 200},
-                                 {2, 1, 1536}};
+                                 {2, 1, 1536},
+                                 {3, 4099, 64},
+                                 {257, 9, 96}};
     for (int m = 1; m <= 17; m += c->quick ? 4 : 1) {
         int64_t n = 1 + (m * 7 + cf_below(c, 40)) % 53;
         mm a = {.t = t, .act = act, .m = m, .n = n};
