@@ -106,12 +106,12 @@ static int32_t first_seen(int32_t window, int32_t p)
     return window > 0 && p - window + 1 > 0 ? p - window + 1 : 0;
 }
 
-uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n)
+uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n, bool rope_long)
 {
     uint64_t *c = malloc((size_t)n * sizeof(*c));
     HY_ASSERT(c != NULL);
     for (int32_t p = 0; p < n; p++)
-        c[p] = fake_chain(p > 0 ? c[p - 1] : 0, tok[p], p);
+        c[p] = fake_chain(p > 0 ? c[p - 1] : rope_long, tok[p], p);
     uint64_t out = 0;
     for (int32_t g = 0; g < f->n_groups; g++)
         for (int32_t j = first_seen(f->window[g], n - 1); j < n; j++)
@@ -128,7 +128,7 @@ static const int32_t *seq_table(const hy_batch *b, int32_t g, int32_t i)
 static void write_row(fake_exec *f, const hy_batch *b, int32_t i, int32_t row)
 {
     const int32_t p = b->rows.pos[row];
-    const uint64_t prev = p > 0 ? *slot_at(f, 0, seq_table(b, 0, i), p - 1) : 0;
+    const uint64_t prev = p > 0 ? *slot_at(f, 0, seq_table(b, 0, i), p - 1) : b->seqs[i].rope_long;
     const uint64_t c = fake_chain(prev, b->rows.ids[row], p);
     for (int32_t g = 0; g < f->n_groups; g++)
         *slot_at(f, g, seq_table(b, g, i), p) = c ^ (uint64_t)g;

@@ -5,7 +5,7 @@
  * So a wrong table, a block reused too early or a bad prefix hit changes the tokens. The oracle
  * computes the same function from the tokens alone.
  *
- *     c(p)    = mix(c(p-1), token(p), p)             c(p-1) is read from group 0's memory
+ *     c(p)    = mix(c(p-1), token(p), p)    c(p-1) is read from group 0's memory; c(-1) = rope_long
  *     slot    = c(p) ^ group
  *     out(p)  = fold of mix over all groups and all visible slots j <= p (j > p - window)
  *     token   = mix(out, seed, choice, output position) % vocab, end tokens barred before
@@ -57,7 +57,7 @@ extern int32_t fake_samplers_alive;
 
 uint64_t fake_mix(uint64_t a, uint64_t b);
 /* Output of the row at the end of tokens [n]. */
-uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n);
+uint64_t fake_oracle_out(const fake_exec *f, const int32_t *tok, int32_t n, bool rope_long);
 int32_t fake_oracle_token(const fake_exec *f, uint64_t out, const fake_draw *d, int32_t out_pos);
 /* For connectors that load and keep: the word of a position, and the chain that it holds. */
 uint64_t fake_chain(uint64_t prev, int32_t tok, int32_t p);

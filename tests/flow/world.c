@@ -22,6 +22,25 @@ static bool one_in(world *w, int32_t n)
     return hy_rng_below(&w->rng, (uint64_t)n) == 0;
 }
 
+static int32_t new_tokens(const world *w, const plan_req *p)
+{
+    int64_t room = w->o.context;
+    for (int32_t g = 0; g < w->o.n_groups; g++) {
+        const int64_t all = (int64_t)w->blocks[g] * w->o.block_tokens + 1;
+        const int32_t bt = w->o.block_tokens;
+        const bool endless =
+            w->windows[g] > 0 && (w->windows[g] - 1 + bt - 1) / bt + 1 <= w->blocks[g];
+        room = !endless && all < room ? all : room;
+    }
+    const int32_t left = (int32_t)room - p->n_prompt > 0 ? (int32_t)room - p->n_prompt : 0;
+    return p->max_tokens >= 0 && p->max_tokens < left ? p->max_tokens : left;
+}
+
+static bool rope_long(const world *w, const plan_req *p)
+{
+    return w->o.rope_long_from > 0 && p->n_prompt + new_tokens(w, p) > w->o.rope_long_from;
+}
+
 /* ---- what arrives ---- */
 
 static void on_event(void *arg, const hy_req_event *ev)
@@ -36,7 +55,7 @@ static void on_event(void *arg, const hy_req_event *ev)
         for (int32_t i = 0; i < ev->n_tok; i++) {
             const int32_t at = ev->first + i;
             HY_ASSERT(ev->tok[i].id == p->prompt[at]);
-            const uint64_t out = fake_oracle_out(p->w->exec, p->prompt, at);
+            const uint64_t out = fake_oracle_out(p->w->exec, p->prompt, at, rope_long(p->w, p));
             HY_ASSERT(ev->tok[i].rank == 1 + (int32_t)(out % 100000));
         }
         p->n_scored += ev->n_tok;
@@ -262,20 +281,6 @@ world *world_make(uint64_t seed)
 
 /* ---- the oracle's verdict ---- */
 
-static int32_t new_tokens(const world *w, const plan_req *p)
-{
-    int64_t room = w->o.context;
-    for (int32_t g = 0; g < w->o.n_groups; g++) {
-        const int64_t all = (int64_t)w->blocks[g] * w->o.block_tokens + 1;
-        const int32_t bt = w->o.block_tokens;
-        const bool endless =
-            w->windows[g] > 0 && (w->windows[g] - 1 + bt - 1) / bt + 1 <= w->blocks[g];
-        room = !endless && all < room ? all : room;
-    }
-    const int32_t left = (int32_t)room - p->n_prompt > 0 ? (int32_t)room - p->n_prompt : 0;
-    return p->max_tokens >= 0 && p->max_tokens < left ? p->max_tokens : left;
-}
-
 static bool stops(const plan_req *p, int32_t id, int32_t n_out)
 {
     if (n_out < p->min_tokens)
@@ -298,7 +303,7 @@ static int32_t oracle(const world *w, const plan_req *p, int32_t choice, int32_t
     int32_t n = 0;
     *stop = false;
     while (n < most && !*stop) {
-        const uint64_t x = fake_oracle_out(w->exec, all, p->n_prompt + n);
+        const uint64_t x = fake_oracle_out(w->exec, all, p->n_prompt + n, rope_long(w, p));
         out[n] = all[p->n_prompt + n] = fake_oracle_token(w->exec, x, &d, n);
         n++;
         *stop = stops(p, out[n - 1], n);
