@@ -23,7 +23,7 @@ enum {
     JLIM_TREE = 400,            /* nesting of expressions and blocks */
     JLIM_DEPTH = 2400,          /* nested evaluator calls (C stack) */
     JLIM_RANGE = 100000,        /* items of range(), as the sandbox of jinja2 has it */
-    JLIM_STEPS = 30 * 1000000,  /* evaluation steps of one rendering */
+    JLIM_STEPS = 20 * 1000000,  /* evaluation steps of one rendering */
     JLIM_OUTPUT = 64 << 20,     /* bytes of the result */
     JLIM_COMPILE_MEM = 64 << 20 /* bytes of a compiled template */
 };

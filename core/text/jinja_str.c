@@ -238,7 +238,7 @@ jv hy_jinja__case(jrt *r, jv s, char how)
 {
     jsb b;
     hy_jinja__sb_init(&b);
-    hy_jinja__charge(r, s.s->len >> 4);
+    hy_jinja__charge(r, s.s->len >> 2);
     bool start = true;
     for (const char *p = s.s->p, *end = p + s.s->len; p < end;) {
         int k;

@@ -154,7 +154,7 @@ jv hy_jinja__dict(jrt *r, size_t cap)
 
 jv *hy_jinja__dict_gets(jrt *r, jdict *d, const char *k, size_t len)
 {
-    hy_jinja__charge(r, d->n / 16);
+    hy_jinja__charge(r, d->n / 8);
     for (size_t i = 0; i < d->n; i++) {
         jv key = d->p[i].k;
         if (key.t == J_STR && key.s->len == len && memcmp(key.s->p, k, len) == 0)
