@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-enum { MAX_UNREAD = 256 << 10 }; /* bytes that a client may send ahead */
-
 hy_status hy_conns__init(hy_server *s)
 {
     s->conns = calloc((size_t)s->h->o.max_connections, sizeof(*s->conns));
@@ -64,7 +62,6 @@ struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
     struct timeval wr = {(time_t)(s->h->o.write_timeout_ns / HY_SEC),
                          (suseconds_t)(s->h->o.write_timeout_ns % HY_SEC / 1000)};
     bufferevent_set_timeouts(bev, NULL, s->h->o.write_timeout_ns != 0 ? &wr : NULL);
-    bufferevent_setwatermark(bev, EV_READ, 0, MAX_UNREAD);
     if (c == NULL) /* accepted in the same turn that reached the limit: no patience limits */
         return bev;
     *c = (hy_conn){.s = s, .bev = bev, .since_ns = hy_stage_now(s->h->http)};

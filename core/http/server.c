@@ -16,7 +16,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLOT_BITS = 20 };
+enum {
+    SLOT_BITS = 20,
+    MAX_AHEAD = 256 << 10, /* bytes that a client may send before it has its answer */
+};
 
 /* ---- slots ---- */
 
@@ -56,8 +59,6 @@ static void free_slot(hy_slot *x, int status)
     }
     hy_http_metrics__request(s->h->mx, x->handler, x->method, status,
                              (double)(now - x->arrival_ns) / 1e9);
-    if (x->closed != NULL)
-        event_free(x->closed);
     hy_gone__unref(x->gone);
     free(x->ids);
     *x = (hy_slot){0};
@@ -78,19 +79,12 @@ static void on_close(struct evhttp_connection *evcon, void *arg)
     free_slot(x, 499);
 }
 
-static void on_peer_closed(evutil_socket_t fd, short what, void *arg)
-{
-    hy_slot *x = arg;
-    (void)fd;
-    (void)what;
-    evhttp_connection_free(x->evcon); /* calls on_close */
-}
-
 /* ---- answers from the other stages ---- */
 
 static void end_slot(hy_slot *x, int status)
 {
     evhttp_connection_set_closecb(x->evcon, NULL, NULL);
+    bufferevent_setwatermark(evhttp_connection_get_bufferevent(x->evcon), EV_READ, 0, 0);
     free_slot(x, status);
 }
 
@@ -276,13 +270,22 @@ static hy_call *make_call(hy_server *s, hy_slot *x, struct evhttp_request *req, 
     return c;
 }
 
-static void watch_peer(hy_server *s, hy_slot *x)
+/* evhttp stops reading while a request is in work and would see a hang-up only when it writes. Read
+ * on, without a read callback, as it does itself while it writes: what the client sends ahead stays
+ * in the buffer (up to its watermark), and its end or reset goes to evhttp's event callback, which
+ * frees the connection. */
+static void watch_peer(hy_slot *x)
 {
     struct bufferevent *bev = evhttp_connection_get_bufferevent(x->evcon);
+    bufferevent_data_cb wr;
+    bufferevent_event_cb ev;
+    void *arg;
     evhttp_connection_set_closecb(x->evcon, on_close, x);
-    x->closed = event_new(s->base, bufferevent_getfd(bev), EV_CLOSED, on_peer_closed, x);
-    if (x->closed == NULL || event_add(x->closed, NULL) != 0)
-        hy_warn("http", "a hang-up of this client will be seen late");
+    bufferevent_getcb(bev, NULL, &wr, &ev, &arg);
+    bufferevent_setcb(bev, NULL, wr, ev, arg);
+    /* not while evhttp reads: it leaves a body in this buffer until all is there */
+    bufferevent_setwatermark(bev, EV_READ, 0, MAX_AHEAD);
+    bufferevent_enable(bev, EV_READ);
 }
 
 /* To the text stage, or an error to send. */
@@ -304,7 +307,7 @@ static bool accept_call(hy_server *s, struct evhttp_request *req, hy_api api, co
         st = hy_stage_post(s->h->text, &m);
     }
     if (st == HY_OK) {
-        watch_peer(s, x);
+        watch_peer(x);
         return true;
     }
     hy_api_error_set(e, 503, "ServiceUnavailableError", NULL,

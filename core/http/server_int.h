@@ -30,7 +30,6 @@ typedef struct hy_slot {
     uint64_t id; /* 0: free */
     struct evhttp_request *req;
     struct evhttp_connection *evcon;
-    struct event *closed; /* the peer hung up */
     hy_gone *gone;
     uint64_t *ids; /* engine requests */
     size_t n_ids;
