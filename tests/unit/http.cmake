@@ -1,6 +1,6 @@
 hy_test(http_parts hy_http)
 hy_test(http_parse hy_http)
-foreach(t http_server http_wire)
+foreach(t http_server http_wire http_errors)
     hy_test(${t} hy_http)
     target_sources(test_${t} PRIVATE unit/http_kit.c)
 endforeach()
