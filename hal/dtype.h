@@ -36,10 +36,10 @@ typedef enum hy_dtype {
 } hy_dtype;
 
 typedef struct hy_dtype_info {
-    const char *name;   /* "q4_k"; NULL: this number is no type */
-    uint16_t block;     /* elements a block: 1, 32 or 256 */
-    uint16_t bytes;     /* bytes a block */
-    bool quantised;     /* integer codes with scales */
+    const char *name; /* "q4_k"; NULL: this number is no type */
+    uint16_t block;   /* elements a block: 1, 32 or 256 */
+    uint16_t bytes;   /* bytes a block */
+    bool quantised;   /* integer codes with scales */
 } hy_dtype_info;
 
 /* NULL when t is out of range or no type. */

@@ -27,6 +27,11 @@ static bool kv_shape_ok(const hy_op_query *q)
            q->k_dim >= 1 && q->v_dim >= 1;
 }
 
+static bool wire_ok(hy_dtype t)
+{
+    return t == HY_F32 || t == HY_F16 || t == HY_BF16 || t == HY_I8 || t == HY_F8_E4M3;
+}
+
 static bool weight_ok(const hy_op_query *q)
 {
     return weight_type_ok(q->w_type) && q->k % hy_dtype_get(q->w_type)->block == 0;
@@ -51,9 +56,10 @@ bool cpu_ref_supports(hy_dev *d, const hy_op_query *q)
         return (int)q->fn <= HY_ACT_RELU;
     case HY_OP_KV_WRITE:
     case HY_OP_ATTENTION:
+        return kv_shape_ok(q);
     case HY_OP_KV_PACK:
     case HY_OP_KV_UNPACK:
-        return kv_shape_ok(q);
+        return kv_shape_ok(q) && wire_ok(q->w_type);
     case HY_OP_ATTN_IN:
     case HY_OP_ATTN_OUT:
         return weight_ok(q) && kv_shape_ok(q);
