@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Registered memory and its keys. Every memory is registered with the data path of every rail;
+ * own TCP and the loop go by id and a random token, which is the capability.
+ *
+ * Thread: under the fabric's lock.  Owner: hy_fab; the bytes stay the caller's.
+ */
+#include "fabric/fab_int.h"
+
+hy_fab_mr *hy_fab__mr_find(hy_fab *f, uint64_t id)
+{
+    hy_fab_mr *mr = f->mrs;
+    while (mr != NULL && mr->id != id)
+        mr = mr->next;
+    return mr;
+}
+
+static void release(hy_fab *f, hy_fab_mr *mr)
+{
+    for (int i = 0; i < f->n_rails; i++)
+        if (mr->rail[i].dmr != NULL)
+            f->rail[i].dp->dereg(mr->rail[i].dmr);
+    hy_free(mr);
+}
+
+static hy_status reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **out)
+{
+    hy_fab_mr *mr = hy_calloc(1, sizeof(*mr));
+    if (mr == NULL)
+        return hy_fail(HY_E_NOMEM, "no memory to register memory");
+    mr->f = f;
+    mr->span = *s;
+    mr->access = (access & (HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE)) |
+                 (s->mem == HY_MEM_FILE ? 0 : (unsigned)FAB_LAND);
+    mr->token = hy_rng_u64(&f->rng);
+    for (int i = 0; i < f->n_rails; i++) {
+        hy_status st = f->rail[i].dp->reg(f->rail[i].rail, s, mr->access, mr->token,
+                                          &mr->rail[i].dmr, &mr->rail[i].addr, &mr->rail[i].rkey);
+        if (st < 0) {
+            release(f, mr);
+            return st;
+        }
+    }
+    mr->id = ++f->next_mr;
+    mr->next = f->mrs;
+    f->mrs = mr;
+    *out = mr;
+    return HY_OK;
+}
+
+hy_status hy_fab_reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **out)
+{
+    if (s == NULL || s->addr == NULL || s->len == 0)
+        return hy_fail(HY_E_INVAL, "register memory: empty span");
+    if (s->mem == HY_MEM_FILE && (access & HY_FAB_REMOTE_WRITE) != 0)
+        return hy_fail(HY_E_DENIED, "register memory: a read-only file mapping takes no writes");
+    hy_fab__lock(f);
+    hy_status st = reg(f, s, access, out);
+    hy_fab__unlock(f);
+    return st;
+}
+
+hy_status hy_fab_dereg(hy_fab *f, hy_fab_mr *mr)
+{
+    hy_fab__lock(f);
+    hy_status st = HY_OK;
+    if (mr->users > 0) {
+        st = hy_fail(HY_E_BUSY, "deregister memory: %u ranges of operations use it", mr->users);
+    } else {
+        hy_fab_mr **at = &f->mrs;
+        while (*at != mr)
+            at = &(*at)->next;
+        *at = mr->next;
+        release(f, mr);
+    }
+    hy_fab__unlock(f);
+    return st;
+}
+
+uint64_t hy_fab_mr_len(const hy_fab_mr *mr)
+{
+    return mr->span.len;
+}
+
+void hy_fab_key_pack(const hy_fab_mr *mr, hy_buf *out)
+{
+    const hy_fab *f = mr->f;
+    hy_fab_key k = {.epoch = f->epoch,
+                    .id = mr->id,
+                    .token = mr->token,
+                    .len = mr->span.len,
+                    .access = mr->access,
+                    .n_rails = (uint32_t)f->n_rails};
+    for (int i = 0; i < f->n_rails; i++) {
+        k.addr[i] = mr->rail[i].addr;
+        k.rkey[i] = mr->rail[i].rkey;
+    }
+    hy_fab__key_put(out, &k);
+}
+
+hy_status hy_fab_key_unpack(hy_fab *f, hy_fab_peer peer, const void *data, size_t len,
+                            hy_fab_key *out, size_t *used_out)
+{
+    size_t used;
+    hy_fab_key k;
+    HY_TRY(hy_fab__key_get(data, len, &k, &used));
+    hy_fab__lock(f);
+    fab_peer *p = hy_fab__peer(f, peer);
+    hy_status st = HY_OK;
+    if (p == NULL)
+        st = hy_fail(HY_E_PEER, "a key of a peer that is gone");
+    else if (p->epoch != k.epoch)
+        st = hy_fail(HY_E_PEER, "a key of another epoch of %s", p->node);
+    hy_fab__unlock(f);
+    if (st < 0)
+        return st;
+    *out = k;
+    if (used_out != NULL)
+        *used_out = used;
+    return HY_OK;
+}

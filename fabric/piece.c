@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pieces: what is posted to a data path at once. Operations of a peer take turns; each piece goes
+ * to the link with the least in flight, up to a window of bytes per link. When a link dies its
+ * reads are posted again over another; its writes are of unknown outcome and end their operation.
+ *
+ * Thread: under the fabric's lock.  Owner: a free list of hy_fab; posted ones belong to their link.
+ */
+#include "fabric/fab_int.h"
+
+#include <string.h>
+
+enum { MOST_PIECES = 64 /* in flight per link */, MOST_RETRIES = 64 };
+
+fab_piece *hy_fab__piece_new(hy_fab *f, fab_op *op)
+{
+    fab_piece *p = f->free_pieces;
+    if (p != NULL)
+        f->free_pieces = p->next;
+    else
+        p = hy_aligned_alloc(64, (sizeof(*p) + 63) / 64 * 64);
+    if (p == NULL)
+        return NULL;
+    memset(p, 0, offsetof(fab_piece, seg));
+    p->op = op;
+    p->id = ++f->next_piece;
+    return p;
+}
+
+void hy_fab__piece_free(hy_fab *f, fab_piece *p)
+{
+    p->next = f->free_pieces;
+    f->free_pieces = p;
+}
+
+static void enlist(fab_link *l, fab_piece *p, uint64_t now)
+{
+    p->link = l;
+    p->prev = NULL;
+    p->next = l->pieces;
+    if (l->pieces != NULL)
+        l->pieces->prev = p;
+    l->pieces = p;
+    if (l->n_out++ == 0)
+        l->last_done = now; /* the stall clock begins */
+    l->bytes_out += p->len;
+    p->op->n_out++;
+}
+
+static void delist(fab_piece *p)
+{
+    fab_link *l = p->link;
+    if (p->prev != NULL)
+        p->prev->next = p->next;
+    else
+        l->pieces = p->next;
+    if (p->next != NULL)
+        p->next->prev = p->prev;
+    l->n_out--;
+    l->bytes_out -= p->len;
+    p->op->n_out--;
+    p->link = NULL;
+}
+
+static fab_link *pick(hy_fab *f, fab_peer *p)
+{
+    fab_link *best = NULL;
+    for (fab_link *l = f->links; l != NULL; l = l->next) {
+        if (l->peer != p || l->state != LINK_UP || l->broken || l->full ||
+            l->n_out >= MOST_PIECES || (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
+            continue;
+        if (best == NULL || l->bytes_out < best->bytes_out)
+            best = l;
+    }
+    return best;
+}
+
+/* A piece that is cut for one path may be too finely cut for another: cut it down again. */
+static hy_status fit(hy_fab *f, fab_op *op, fab_piece *p, int max_segs)
+{
+    if (p->n_segs <= max_segs)
+        return HY_OK;
+    fab_piece *rest = hy_fab__piece_new(f, op);
+    if (rest == NULL)
+        return HY_AGAIN;
+    rest->read = p->read;
+    for (int i = max_segs; i < p->n_segs; i++) {
+        rest->seg[rest->n_segs++] = p->seg[i];
+        rest->len += p->seg[i].len;
+        p->len -= p->seg[i].len;
+    }
+    p->n_segs = max_segs;
+    rest->next = op->redo;
+    op->redo = rest;
+    return HY_OK;
+}
+
+/* HY_AGAIN: nothing can be posted for this operation now. */
+static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
+{
+    if (op->pull)
+        return hy_fab__pull_ask(f, op);
+    fab_link *l = pick(f, op->peer);
+    fab_piece *p = op->redo;
+    if (l == NULL)
+        return HY_AGAIN;
+    if (p != NULL) {
+        op->redo = p->next;
+        if (fit(f, op, p, l->dp->max_segs) != HY_OK) {
+            p->next = op->redo;
+            op->redo = p;
+            return HY_AGAIN;
+        }
+    } else {
+        p = hy_fab__piece_new(f, op);
+        if (p == NULL)
+            return HY_AGAIN;
+        p->read = op->kind == FAB_READ;
+        hy_fab__op_cut(op, p, f->o.piece_bytes, l->dp->max_segs);
+    }
+    enlist(l, p, now);
+    if (op->cur == op->n_ranges && op->redo == NULL)
+        hy_fab__op_queue(op, false);
+    hy_status st = l->dp->post(l->dpl, p);
+    if (st == HY_OK) {
+        l->again_since = 0;
+        return HY_OK;
+    }
+    delist(p);
+    p->next = op->redo; /* nothing of it has left */
+    op->redo = p;
+    hy_fab__op_queue(op, true);
+    if (st == HY_AGAIN) {
+        l->full = true;
+        if (l->again_since == 0)
+            l->again_since = now;
+    } else {
+        hy_fab__break(l, HY_E_PEER, hy_fail_text());
+    }
+    return HY_AGAIN;
+}
+
+bool hy_fab__post(hy_fab *f, fab_peer *p, uint64_t now)
+{
+    bool moved = false, any = p->n_queued > 0;
+    for (fab_link *l = f->links; l != NULL && any; l = l->next)
+        if (l->peer == p)
+            l->full = false;
+    while (any) {
+        any = false;
+        for (fab_op *op = p->ops, *next; op != NULL; op = next) {
+            next = op->next;
+            if (op->queued && post_one(f, op, now) == HY_OK)
+                any = true;
+        }
+        moved |= any;
+    }
+    return moved;
+}
+
+void hy_fab__piece_done(fab_piece *p, hy_status st)
+{
+    fab_link *l = p->link;
+    fab_op *op = p->op;
+    hy_fab *f = l->f;
+    if (st < 0) { /* its outcome is decided when the link is closed */
+        hy_fab__break(l, HY_E_PEER, hy_fail_text());
+        return;
+    }
+    l->last_done = hy_fab__now(f);
+    delist(p);
+    op->done += p->len;
+    if (op->kind == FAB_READ)
+        f->stats.bytes_read += p->len;
+    else if (op->kind == FAB_WRITE)
+        f->stats.bytes_written += p->len;
+    else
+        f->stats.bytes_served += p->len;
+    hy_fab__piece_free(f, p);
+    hy_fab__op_check(f, op);
+}
+
+void hy_fab__link_lost_pieces(fab_link *l)
+{
+    hy_fab *f = l->f;
+    while (l->pieces != NULL) {
+        fab_piece *p = l->pieces;
+        fab_op *op = p->op;
+        delist(p);
+        if (op->kind == FAB_READ && op->status >= 0 && op->retries++ < MOST_RETRIES) {
+            f->stats.retried_pieces++;
+            p->next = op->redo;
+            op->redo = p;
+            hy_fab__op_queue(op, true);
+            continue;
+        }
+        hy_fab__piece_free(f, p);
+        hy_fab__op_queue(op, false);
+        if (op->kind == FAB_WRITE)
+            op->flags |= HY_FAB_UNKNOWN;
+        op->lost_link = l->id;
+        if (op->status >= 0)
+            op->status = HY_E_PEER;
+        if (op->grace == 0) {
+            op->grace = hy_clock_after(hy_fab__now(f), f->o.grace_ns);
+            hy_fab__timer(f, op->grace);
+        }
+        hy_fab__op_check(f, op);
+    }
+}
