@@ -319,7 +319,6 @@ void hy_fab__msg_drop(hy_fab *f, fab_peer *p);
 /* op.c */
 fab_op *hy_fab__op_find(hy_fab *f, uint64_t id);
 fab_op *hy_fab__op_new(hy_fab *f, fab_op_kind kind, fab_peer *p);
-void hy_fab__op_link(hy_fab *f, fab_op *op);
 void hy_fab__op_add(fab_op *op, const fab_range *r); /* room was made; joins neighbours */
 void hy_fab__op_queue(fab_op *op, bool on);
 void hy_fab__op_stop(hy_fab *f, fab_op *op, hy_status st);

@@ -180,7 +180,6 @@ hy_status hy_fab_send(hy_fab *f, hy_fab_peer peer, uint32_t type, const void *da
         if (opts != NULL && opts->timeout_ns != 0)
             op->deadline = hy_clock_after(hy_fab__now(f), opts->timeout_ns);
         op->len = op->done = len;
-        hy_fab__op_link(f, op);
         st = hy_fab__msg(f, p, FAB_SUB_APP, type, 0, data, len, NULL, 0, op->id);
         if (st < 0)
             hy_fab__op_free(f, op);

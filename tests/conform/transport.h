@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the transport suite needs of an implementation: two or more endpoints, a way to let time
+ * pass, and what it can do.
+ *
+ * Thread: the test's.  Owner: tr_close frees all.
+ */
+#ifndef HY_TESTS_TRANSPORT_H
+#define HY_TESTS_TRANSPORT_H
+
+#include "fabric/fabric.h"
+#include "fabric/loop/loop.h"
+
+typedef struct tr_impl {
+    const char *name; /* "loop-virtual", "loop", "net", "net-strict", "own", "shm" */
+    const char *providers;
+    bool loop, virt, strict;
+    hy_fab_pull pull;
+} tr_impl;
+
+typedef struct tr_node {
+    hy_fab *f;
+    hy_fab_peer peer; /* of the other one */
+    hy_fab_info info;
+    char addrs[256];
+    char name[32];
+    hy_fab_event ev[64]; /* taken and not yet looked at */
+    size_t n_ev;
+} tr_node;
+
+typedef struct tr {
+    const tr_impl *im;
+    hy_runtime *rt;
+    hy_loop_net *net;
+    tr_node n[4];
+    int rails;
+    uint64_t epoch;
+} tr;
+
+/* opts: changes the defaults; may be NULL. */
+void tr_init(tr *t, const tr_impl *im, int rails);
+void tr_open(tr *t, int i, const char *secret, void (*tune)(hy_fab_opts *o));
+void tr_join(tr *t, int a, int b);
+void tr_close(tr *t);
+void tr_close_node(tr *t, int i);
+uint64_t tr_now(tr *t);
+/* Lets a little time pass for everybody. */
+void tr_pass(tr *t);
+/* The next event of node i of that kind (-1: any) within so long; false: none. Others are kept in
+ * order. The caller finishes it. */
+bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out);
+/* Registered memory of n bytes at node i, and its key at node j. */
+hy_fab_mr *tr_mem(tr *t, int i, void *p, size_t n, int j, hy_fab_key *key);
+void tr_fill(void *p, size_t n, uint64_t seed);
+
+#endif
