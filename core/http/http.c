@@ -150,7 +150,7 @@ hy_status hy_http_create(const hy_http_opts *o, hy_http **out)
         return hy_fail(HY_E_NOMEM, "out of memory for the server");
     h->o = *o;
     hy_api_limits_init(&h->lim, hy_tok_n_vocab(o->tok), o->context);
-    h->lim.max_logprobs = o->max_logprobs;
+    h->lim.max_logprobs = o->max_logprobs < HY_MAX_TOP ? o->max_logprobs : HY_MAX_TOP;
     h->lim.defaults = o->defaults;
     h->rt = hy_runtime_create(HY_RUNTIME_THREADS, hy_rng_entropy());
     h->mx = hy_http_metrics__create(h);

@@ -39,7 +39,7 @@ typedef struct hy_http_opts {
 
     const char *host;        /* 127.0.0.1 */
     int port;                /* 0 picks a free one */
-    const char *api_key;     /* NULL or "": none; then only a loopback address is served */
+    const char *api_key;     /* keys, one a line; NULL or "": none, only loopback is served */
     const char *cors_origin; /* NULL or "": no CORS headers */
 
     size_t max_body_bytes;        /* 32 MiB; above: 413 */

@@ -36,12 +36,12 @@ struct hy_engine {
     int32_t n_script;
     bool script_end; /* end-of-text follows the script; else it starts again */
     int32_t end_id;
-    int delay_us;     /* between steps */
-    hy_status refuse; /* submit answers this */
-    int fail_after;   /* that many tokens, then HY_FINISH_ERROR; -1: never */
-    bool hold;        /* no steps while set */
+    _Atomic int delay_us;     /* between steps */
+    _Atomic hy_status refuse; /* submit answers this */
+    _Atomic int fail_after;   /* that many tokens, then HY_FINISH_ERROR; -1: never */
+    _Atomic bool hold;        /* no steps while set */
     /* what the tests look at */
-    int n_submitted, n_aborted, n_finished, n_steps;
+    _Atomic int n_submitted, n_aborted, n_finished, n_steps;
     hy_sampling last_sampling;
     int32_t last_max_tokens, last_n_prompt, last_prompt[64], last_prompt_logprobs;
     char last_handover[256];

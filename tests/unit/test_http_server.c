@@ -466,7 +466,7 @@ static void test_pages(void **state)
 static void test_key(void **state)
 {
     (void)state;
-    K.o.api_key = "secret";
+    K.o.api_key = "other\nsecret\n";
     kit_start(&K);
     static const struct {
         const char *header;
@@ -476,6 +476,7 @@ static void test_key(void **state)
                  {"Authorization: Bearer secretsecret\r\n", 401},
                  {"Authorization: Bearer \r\n", 401},
                  {"Authorization: secret\r\n", 401},
+                 {"Authorization: Bearer other\r\n", 200},
                  {"Authorization: Bearer secret\r\n", 200}};
     for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
         char t[256];
