@@ -10,6 +10,7 @@
 #include "tools/fetch/fetch.h"
 
 #include <ctype.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,16 +56,21 @@ static hy_status fetch_url(const char *url, const char *dir, const char *sha, ch
         name--;
     hy_buf b;
     hy_buf_init(&b);
-    hy_buf_printf(&b, "%s/%.*s", dir, (int)(end - name), name);
+    size_t n = (size_t)(end - name);
+    const char *host = strstr(url, "://") + 3;
+    hy_buf_printf(&b, "%s/%.*s", dir, (int)n, name);
     hy_status st = HY_OK;
-    if (end == name || strncmp(name, "..", 2) == 0)
+    if (n == 0 || name <= host || (n == 1 && *name == '.') ||
+        (n == 2 && memcmp(name, "..", 2) == 0))
         st = hy_fail(HY_E_INVAL, "%s: the address ends in no file name", url);
     if (st == HY_OK)
         st = hy_file_mkdirs(dir, 0755);
-    char *label = strndup(name, (size_t)(end - name));
+    char *label = strndup(name, n);
     hy_get g = {.url = url, .path = hy_buf_str(&b), .label = label, .sha256 = sha, .retries = 5};
     if (st == HY_OK && !hy_file_exists(g.path))
         st = hy_get_file(&g);
+    else if (st == HY_OK)
+        fprintf(stderr, "%s: already here\n", label);
     free(label);
     if (st == HY_OK)
         *out = hy_buf_take(&b);
@@ -78,9 +84,11 @@ static hy_status check_sum(const char *path, const char *sha)
     char hex[HY_SHA256_HEX_LEN + 1];
     if (sha == NULL)
         return HY_OK;
+    if (hy_file_is_dir(path))
+        return hy_fail(HY_E_INVAL, "--sha256 is for one file, %s is a folder", path);
     HY_TRY(hy_sha256_file(path, digest));
     hy_hex(digest, sizeof(digest), hex);
-    return strcmp(hex, sha) == 0
+    return strcasecmp(hex, sha) == 0
                ? HY_OK
                : hy_fail(HY_E_FORMAT, "%s: SHA-256 is %s, expected %s", path, hex, sha);
 }
@@ -98,8 +106,8 @@ static hy_status fetch(const hy_conf *conf, const char *what, const char *dir, c
         char *token;
         HY_TRY(read_token(conf, &token));
         const char *env = getenv("HF_ENDPOINT");
-        const char *ep =
-            env != NULL && *env != '\0' ? env : hy_conf_str(conf, "fetch", "hf_endpoint");
+        bool own = env == NULL || *env == '\0' || hy_conf_is_set(conf, "fetch", "hf_endpoint");
+        const char *ep = own ? hy_conf_str(conf, "fetch", "hf_endpoint") : env;
         hy_status st = hy_fetch_hf(ep, token, what + 3, dir, out);
         free(token);
         return st;
@@ -109,7 +117,7 @@ static hy_status fetch(const hy_conf *conf, const char *what, const char *dir, c
     struct stat st;
     if (stat(what, &st) == 0) {
         *out = strdup(what);
-        return *out != NULL ? check_sum(what, sha) : hy_fail(HY_E_NOMEM, "out of memory");
+        return *out != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
     }
     return hy_fail(HY_E_NOTFOUND,
                    "'%s' is no known name, address, hf:owner/repo or local path; `halyard fetch` "
@@ -130,21 +138,29 @@ int hy_cmd_fetch(int argc, char **argv)
         {.name = "--sha256", .arg = "HEX", .value = &sha, .help = "what the file's digest must be"},
     };
     hy_conf *conf = hy_cli_conf();
-    hy_cli cli = {.usage = "fetch [NAME | URL | PATH | hf:owner/repo[@rev][/file]]",
-                  .about =
-                      "Bring a model into the cache folder and print its path. Goes on where an\n"
-                      "earlier call stopped; the file appears only when whole and checked.\n"
-                      "Without an argument: list the names.",
-                  .opts = opts,
-                  .n_opts = HY_COUNTOF(opts),
-                  .conf = conf};
+    hy_cli cli = {
+        .usage = "fetch [NAME | URL | PATH | hf:owner/repo[@rev][/file]]",
+        .about = "Bring a model into the cache folder and print its path (the last line). Goes\n"
+                 "on where an earlier call stopped; the file appears only when whole and\n"
+                 "checked. HF_TOKEN and HF_ENDPOINT are taken from the environment.\n"
+                 "Without an argument: list the names.",
+        .opts = opts,
+        .n_opts = HY_COUNTOF(opts),
+        .conf = conf};
     int rc = hy_cli_parse(&cli, argc, argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk */
+    if (rc < 0 && sha != NULL &&
+        (strlen(sha) != 64 || strspn(sha, "0123456789abcdefABCDEF") != 64)) {
+        fprintf(stderr, "halyard: --sha256 takes 64 hexadecimal digits\n");
+        rc = HY_EXIT_USAGE;
+    }
     if (rc < 0 && cli.n_args == 0)
         rc = list_names();
     char *dir = dir_arg != NULL ? strdup(dir_arg) : hy_cli_cache_dir(conf);
     for (int i = 0; rc < 0 && i < cli.n_args; i++) {
         char *path = NULL;
-        if (hy_file_mkdirs(dir, 0755) < 0 || fetch(conf, cli.args[i], dir, sha, &path) < 0)
+        if (hy_file_mkdirs(dir, 0755) < 0 || fetch(conf, cli.args[i], dir, sha, &path) < 0 ||
+            check_sum(path, sha) < 0)
             rc = hy_cli_fail("fetch");
         else
             printf("%s\n", path);

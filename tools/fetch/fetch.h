@@ -32,13 +32,14 @@ typedef struct hy_get {
     const char *path;   /* final file */
     const char *label;  /* for the bar */
     const char *bearer; /* NULL: none; sent to the url's own host only */
-    const char *sha256; /* hex; NULL: unknown (an LFS etag of the server is used when it is one) */
+    const char *sha256; /* hex; NULL: unknown (X-Linked-Etag is used when it is one) */
     uint64_t bytes;     /* expected; 0: unknown */
     int retries;        /* after a broken connection: goes on with a range */
 } hy_get;
 
-/* Download. HY_E_NOTFOUND (404), HY_E_DENIED (401, 403), HY_E_PEER (network), HY_E_FORMAT (wrong
- * size or sum: the part is deleted), HY_E_IO (disk full, not writable: the part stays). */
+/* Download. HY_E_BUSY (another process does, or 429), HY_E_NOTFOUND (404), HY_E_DENIED (401, 403),
+ * HY_E_PEER (network), HY_E_FORMAT (wrong size or sum: the part is deleted), HY_E_IO (disk full,
+ * not writable: the part stays). */
 hy_status hy_get_file(const hy_get *g);
 /* A small document into memory, at most limit bytes. */
 hy_status hy_get_text(const char *url, const char *bearer, size_t limit, hy_buf *out);

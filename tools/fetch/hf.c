@@ -58,6 +58,8 @@ static hy_status parse_spec(const char *spec, repo *r)
         r->revision[len] = '\0';
     }
     r->file = end != NULL && *end == '/' && end[1] != '\0' ? end + 1 : NULL;
+    if (slash[1] == '\0' || slash + 1 == end)
+        return hy_fail(HY_E_INVAL, "hf:%s: no repository name behind the owner", spec);
     if (!safe_name(r->id) || !safe_name(r->revision) || (r->file != NULL && !safe_name(r->file)))
         return hy_fail(HY_E_INVAL, "hf:%s: only letters, digits and -_./ may stand here", spec);
     return HY_OK;
@@ -70,10 +72,15 @@ static hy_status list_files(const repo *r, json_t **out)
     hy_buf_init(&body);
     hy_buf_printf(&url, "%s/api/models/%s/revision/%s", r->endpoint, r->id, r->revision);
     hy_status st = hy_get_text(hy_buf_str(&url), r->token, 64u << 20, &body);
+    if (st == HY_E_NOTFOUND)
+        hy_fail(st, "hf:%s: no such repository or revision '%s' at %s (404)", r->id, r->revision,
+                r->endpoint);
     json_error_t err;
     json_t *doc = st == HY_OK ? json_loadb(hy_buf_str(&body), body.len, 0, &err) : NULL;
     json_t *list = json_object_get(doc, "siblings");
-    if (st == HY_OK && !json_is_array(list))
+    if (st == HY_OK && doc == NULL)
+        st = hy_fail(HY_E_FORMAT, "%s: the answer is not JSON: %s", hy_buf_str(&url), err.text);
+    else if (st == HY_OK && !json_is_array(list))
         st = hy_fail(HY_E_FORMAT, "%s: the answer has no list of files", hy_buf_str(&url));
     if (st == HY_OK) {
         const char *license =
@@ -145,9 +152,18 @@ static hy_status get_one(const repo *r, const char *dir, const char *file, hy_bu
                     .retries = 5};
         if (st == HY_OK)
             st = hy_get_file(&g);
+    } else {
+        fprintf(stderr, "%s: already here\n", file);
     }
     hy_buf_fini(&url);
     return st;
+}
+
+/* A whole model: no shard, image projector or calibration data. */
+static bool is_model_gguf(const char *s)
+{
+    return ends_with(s, ".gguf") && strstr(s, "-of-") == NULL && strcasestr(s, "mmproj") == NULL &&
+           strcasestr(s, "imatrix") == NULL;
 }
 
 /* The GGUF file most people want when none is named. */
@@ -158,8 +174,7 @@ static const char *choose_gguf(const json_t *list)
     for (size_t o = 0; o < HY_COUNTOF(order); o++)
         for (size_t i = 0; i < json_array_size(list); i++) {
             const char *s = name_at(list, i);
-            if (s != NULL && ends_with(s, ".gguf") && strstr(s, "-of-") == NULL &&
-                strcasestr(s, order[o]) != NULL)
+            if (s != NULL && is_model_gguf(s) && strcasestr(s, order[o]) != NULL)
                 return s;
         }
     return NULL;
@@ -178,7 +193,9 @@ static hy_status get_folder(const repo *r, const json_t *list, const char *dir, 
     }
     if (!config || weights == 0)
         return hy_fail(HY_E_NOTFOUND,
-                       "hf:%s has neither safetensors with a config.json nor GGUF files", r->id);
+                       "hf:%s has neither safetensors with a config.json nor a GGUF file in one "
+                       "piece",
+                       r->id);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *s = name_at(list, i);
         if (s != NULL && wanted(s))
@@ -191,11 +208,13 @@ static hy_status get_folder(const repo *r, const json_t *list, const char *dir, 
 
 static hy_status fetch_into(const repo *r, const char *dir, hy_buf *path)
 {
-    if (r->file != NULL)
-        return get_one(r, dir, r->file, path);
     json_t *list = NULL;
-    HY_TRY(list_files(r, &list));
-    hy_status st;
+    hy_status st = list_files(r, &list); /* prints the licence */
+    if (r->file != NULL) {               /* a mirror may have no list */
+        json_decref(list);
+        return get_one(r, dir, r->file, path);
+    }
+    HY_TRY(st);
     const char *gguf = choose_gguf(list);
     bool safetensors = false;
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -213,7 +232,15 @@ static hy_status fetch_into(const repo *r, const char *dir, hy_buf *path)
 hy_status hy_fetch_hf(const char *endpoint, const char *token, const char *spec, const char *dir,
                       char **path_out)
 {
-    repo r = {.endpoint = endpoint, .token = token};
+    char base[1024];
+    repo r = {.endpoint = base, .token = token};
+    size_t n = strlen(endpoint);
+    while (n > 0 && endpoint[n - 1] == '/')
+        n--;
+    if (n >= sizeof(base))
+        return hy_fail(HY_E_INVAL, "[fetch] hf_endpoint: too long");
+    memcpy(base, endpoint, n);
+    base[n] = '\0';
     HY_TRY(parse_spec(spec, &r));
     hy_buf folder, path;
     hy_buf_init(&folder);

