@@ -88,6 +88,8 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
         hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
                 f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);
     l->rrail = (int)l->theirs.rail;
+    l->max_segs = l->dp->max_segs;
+    l->pull_by_write = l->dp->pull_by_write;
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
     HY_TRY(hy_fab__peer_meet(l));
     fab_put64(inc, l->peer->inc);

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPIN_EMPTY_NS (2 * HY_MS)   /* nothing moved for so long: short sleeps instead */
+#define SPIN_EMPTY_NS (20 * HY_MS)  /* nothing moved for so long: short sleeps instead */
 #define POLLER_NS     (200 * HY_US) /* a poll that recent: somebody is polling in a loop */
 
 uint64_t hy_fab__now(hy_fab *f)
@@ -66,10 +66,10 @@ static void timers(hy_fab *f, uint64_t now)
     hy_fab__peers_timers(f, now);
 }
 
-bool hy_fab__pass(hy_fab *f, uint64_t *next, bool *hot)
+bool hy_fab__pass(hy_fab *f, uint64_t *next, int *hot)
 {
     uint64_t now = hy_fab__now(f);
-    *hot = false;
+    *hot = 0;
     if (f->ct->frozen != NULL && f->ct->frozen(f->ctx, now, next))
         return false;
     bool moved = f->ct->poll(f->ctx, now);
@@ -97,13 +97,13 @@ static void *thread_main(void *arg)
     uint64_t moved_at = 0;
     while (!atomic_load(&f->stop)) {
         uint64_t next;
-        bool hot;
+        int hot;
         if (atomic_load(&f->waiters) > 0)
             sched_yield();
         pthread_mutex_lock(&f->lock);
         bool moved = hy_fab__pass(f, &next, &hot);
         bool tell = f->told;
-        if (!moved && !hot)
+        if (!moved && hot == 0)
             atomic_store(&f->asleep, true);
         hy_fab__unlock(f);
         uint64_t now = hy_fab__now(f);
@@ -114,9 +114,10 @@ static void *thread_main(void *arg)
             continue;
         }
         bool poller = polled_lately(f, now);
-        if (hot && !poller) {
+        if (hot != 0 && !poller) {
             atomic_fetch_add(&f->spins, 1);
-            if (now - moved_at < SPIN_EMPTY_NS) {
+            /* a target does not see the bytes that the provider moves: it spins while announced */
+            if ((hot & 2) != 0 || now - moved_at < SPIN_EMPTY_NS) {
                 sched_yield();
                 continue;
             }
@@ -143,7 +144,7 @@ static uint64_t on_idle(void *self, uint64_t now_ns)
 {
     hy_fab *f = self;
     uint64_t next;
-    bool hot;
+    int hot;
     hy_fab__lock(f);
     bool moved = hy_fab__pass(f, &next, &hot);
     hy_fab__unlock(f);

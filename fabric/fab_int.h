@@ -201,6 +201,8 @@ struct fab_link {
     uint32_t n_out;
     fab_piece *pieces;
     bool we_announce, they_announce, broken;
+    int max_segs; /* ranges of one piece; a data path may lower it */
+    bool pull_by_write;
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
     uint64_t again_since; /* it has taken nothing since then; 0: it does */
@@ -266,9 +268,10 @@ void hy_fab__lock(hy_fab *f);
 void hy_fab__unlock(hy_fab *f);
 /* After something was started: let the thread look at it. */
 void hy_fab__kick(hy_fab *f);
-/* One pass; true when something happened. *next: when to come again. *hot: something is in flight.
+/* One pass; true when something happened. *next: when to come again. *hot: 1: something is in
+ * flight, 2: a peer has announced data.
  */
-bool hy_fab__pass(hy_fab *f, uint64_t *next, bool *hot);
+bool hy_fab__pass(hy_fab *f, uint64_t *next, int *hot);
 hy_status hy_fab__drive_start(hy_fab *f);
 void hy_fab__drive_stop(hy_fab *f);
 
@@ -288,7 +291,7 @@ hy_status hy_fab__frame(fab_link *l, fab_kind kind, const void *a, size_t na, co
 /* Close it at the end of the pass: safe in callbacks of its connection and data path. */
 void hy_fab__break(fab_link *l, hy_status st, const char *why);
 void hy_fab__bad(fab_link *l, hy_status st); /* what came over it is malformed: counted, broken */
-bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot);
+bool hy_fab__links_progress(hy_fab *f, uint64_t now, int *hot);
 void hy_fab__links_timers(hy_fab *f, uint64_t now); /* lowers next_timers */
 void hy_fab__links_reap(hy_fab *f);
 /* auth.c: handshake frames */

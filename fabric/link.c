@@ -288,7 +288,7 @@ static void announce(fab_link *l, uint64_t now)
     hy_fab__frame(l, FAB_ANNOUNCE, &on, 1, NULL, 0);
 }
 
-bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot)
+bool hy_fab__links_progress(hy_fab *f, uint64_t now, int *hot)
 {
     bool moved = false;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
@@ -297,7 +297,7 @@ bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot)
         if (l->again_since != 0 && l->peer->n_queued == 0)
             l->again_since = 0;
         if (l->n_out > 0 || l->they_announce || l->busy || l->again_since != 0) {
-            *hot = true;
+            *hot |= l->they_announce ? 2 : 1;
             moved |= l->dp->progress(l->dpl, now);
         }
         announce(l, now);

@@ -303,7 +303,7 @@ static bool pull_wanted(const hy_fab *f, const fab_peer *p)
 {
     if (f->o.pull != HY_FAB_PULL_AUTO)
         return f->o.pull == HY_FAB_PULL_WRITE;
-    return p->primary == NULL || p->primary->dp->pull_by_write;
+    return p->primary == NULL || p->primary->pull_by_write;
 }
 
 static hy_status start(hy_fab *f, hy_fab_peer peer, fab_op_kind kind, const hy_fab_range *r,

@@ -106,7 +106,7 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
         return HY_AGAIN;
     if (p != NULL) {
         op->redo = p->next;
-        if (fit(f, op, p, l->dp->max_segs) != HY_OK) {
+        if (fit(f, op, p, l->max_segs) != HY_OK) {
             p->next = op->redo;
             op->redo = p;
             return HY_AGAIN;
@@ -116,7 +116,7 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
         if (p == NULL)
             return HY_AGAIN;
         p->read = op->kind == FAB_READ;
-        hy_fab__op_cut(op, p, f->o.piece_bytes, l->dp->max_segs);
+        hy_fab__op_cut(op, p, f->o.piece_bytes, l->max_segs);
     }
     enlist(l, p, now);
     if (op->cur == op->n_ranges && op->redo == NULL)
