@@ -75,12 +75,13 @@ static void prompt_ids(const hy_call *c, const hy_prompt *p, bool show, hy_buf *
         hy_buf_puts(b, "null");
 }
 
-static void usage(long long prompt, long long cached, long long output, hy_buf *b)
+static void usage(long long prompt, long long cached, long long output, bool whole, hy_buf *b)
 {
     hy_buf_printf(b,
                   "\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld,\"completion_tokens\":"
-                  "%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-                  prompt, prompt + output, output, cached);
+                  "%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}%s}",
+                  prompt, prompt + output, output, cached,
+                  whole ? ",\"completion_tokens_details\":null" : "");
 }
 
 static void total_usage(const hy_call *c, hy_buf *b)
@@ -92,7 +93,7 @@ static void total_usage(const hy_call *c, hy_buf *b)
     }
     for (size_t i = 0; i < c->n_choices && !c->max_zero; i++)
         output += c->choices[i].n_tok;
-    usage(prompt, cached, output, b);
+    usage(prompt, cached, output, !c->q.stream, b);
 }
 
 /* ---- completions ---- */
@@ -251,7 +252,7 @@ static void chunk_tail(const hy_call *c, size_t i, hy_buf *b)
     if (c->q.continuous_usage) {
         const hy_prompt *p = &c->prompts[i / (size_t)c->q.n];
         hy_buf_putc(b, ',');
-        usage(p->n, p->n_cached, c->choices[i].n_tok, b);
+        usage(p->n, p->n_cached, c->choices[i].n_tok, false, b);
     }
     hy_buf_puts(b, "}\n\n");
 }
@@ -264,6 +265,8 @@ void hy_out__chunk(const hy_http *h, hy_call *c, size_t i, bool last, hy_buf *b)
     else
         text_chunk(h, c, i, last, b);
     hy_buf_putc(b, ']');
+    if (last && !c->q.include_usage) /* else the usage event has it */
+        hy_buf_puts(b, ",\"system_fingerprint\":" FINGERPRINT);
     chunk_tail(c, i, b);
 }
 

@@ -21,7 +21,7 @@ import urllib.request
 try:
     import openai
 except ImportError:
-    print("skipped: python package `openai` is not installed (tests/http/run makes a venv)")
+    print("skipped: python package `openai` is not installed (tests/http/openai makes a venv)")
     sys.exit(77)
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
