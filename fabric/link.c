@@ -272,7 +272,8 @@ void hy_fab__links_reap(hy_fab *f)
 /* Tell the peer that data is on its way, so that its thread polls; and when it no longer is. */
 static void announce(fab_link *l, uint64_t now)
 {
-    bool want = l->n_out > 0;
+    /* also when nothing could be posted yet: a provider connects by both sides' polling */
+    bool want = l->n_out > 0 || l->again_since != 0;
     if (want) {
         l->idle_since = 0;
     } else if (l->we_announce) {
@@ -314,7 +315,9 @@ static void watch_up(fab_link *l, uint64_t now)
         return;
     }
     if (l->n_out > 0 || l->again_since != 0) {
-        uint64_t since = l->again_since > l->last_done ? l->again_since : l->last_done;
+        uint64_t since = l->last_done;
+        if (l->again_since > since || l->n_out == 0)
+            since = l->again_since;
         uint64_t stalled = since + f->o.stall_ns;
         if (now >= stalled) {
             hy_fab__break(l, HY_E_PEER, "data in flight and nothing completes");

@@ -33,7 +33,7 @@ void hy_fab__piece_free(hy_fab *f, fab_piece *p)
     f->free_pieces = p;
 }
 
-static void enlist(fab_link *l, fab_piece *p, uint64_t now)
+static void enlist(fab_link *l, fab_piece *p)
 {
     p->link = l;
     p->prev = NULL;
@@ -41,8 +41,7 @@ static void enlist(fab_link *l, fab_piece *p, uint64_t now)
     if (l->pieces != NULL)
         l->pieces->prev = p;
     l->pieces = p;
-    if (l->n_out++ == 0)
-        l->last_done = now; /* the stall clock begins */
+    l->n_out++;
     l->bytes_out += p->len;
     p->op->n_out++;
 }
@@ -118,12 +117,14 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
         p->read = op->kind == FAB_READ;
         hy_fab__op_cut(op, p, f->o.piece_bytes, l->max_segs);
     }
-    enlist(l, p, now);
+    enlist(l, p);
     if (op->cur == op->n_ranges && op->redo == NULL)
         hy_fab__op_queue(op, false);
     hy_status st = l->dp->post(l->dpl, p);
     if (st == HY_OK) {
         l->again_since = 0;
+        if (l->n_out == 1)
+            l->last_done = now; /* the stall clock begins */
         return HY_OK;
     }
     delist(p);
