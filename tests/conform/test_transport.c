@@ -475,8 +475,18 @@ static void test_both_dial(void **state)
     }
 }
 
-int transport_faults(const tr_impl *impl); /* test_transport_faults.c */
-int transport_kills(const tr_impl *impl);  /* test_transport_kill.c */
+static void test_chaos(void **state)
+{
+    (void)state;
+    uint64_t ok = 0, failed = 0;
+    if (!im->virt)
+        skip();
+    for (uint64_t seed = 1; seed <= 24; seed++)
+        transport_chaos(im, seed, &ok, &failed);
+    printf("chaos: %llu operations done, %llu failed as they should\n", (unsigned long long)ok,
+           (unsigned long long)failed);
+    assert_true(ok > 1000 && failed > 100); /* else the faults or the work are missing */
+}
 
 static bool available(void)
 {
@@ -512,6 +522,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_disconnect),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_chaos),
     };
     for (size_t i = 0; i < HY_COUNTOF(impls) && argc > 1; i++)
         if (strcmp(impls[i].name, argv[1]) == 0)
@@ -522,6 +533,12 @@ int main(int argc, char **argv)
     if (!available()) {
         printf("skipped: %s: %s\n", im->name, hy_fail_text());
         return 77;
+    }
+    if (argc > 3 && strcmp(argv[2], "chaos") == 0) {
+        uint64_t ok = 0, failed = 0;
+        transport_chaos(im, strtoull(argv[3], NULL, 10), &ok, &failed);
+        printf("%llu done, %llu failed\n", (unsigned long long)ok, (unsigned long long)failed);
+        return 0;
     }
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);

@@ -51,6 +51,8 @@ void tr_pass(tr *t);
 bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out);
 /* Registered memory of n bytes at node i, and its key at node j. */
 hy_fab_mr *tr_mem(tr *t, int i, void *p, size_t n, int j, hy_fab_key *key);
+/* transport_chaos.c: one seed of faults; counts operations. */
+void transport_chaos(const tr_impl *im, uint64_t seed, uint64_t *ok, uint64_t *failed);
 void tr_fill(void *p, size_t n, uint64_t seed);
 
 #endif
