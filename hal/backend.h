@@ -221,7 +221,9 @@ typedef struct hy_topk {
     float *lse;    /* [m] log(sum(exp(logit))), host */
 } hy_topk;
 
-/* Canonical KV wire [layer][token][K|V][head][dim] in `wire` type for tokens [t0, t0+n). */
+/* Canonical KV wire [layer][16 tokens][K|V][head][token][dim] in `wire` type for tokens [t0, t0+n).
+ * Groups of tokens are cut at absolute multiples of 16: the first and the last may be shorter, and
+ * are then packed without gaps. */
 typedef struct hy_kv_copy {
     const hy_kv_pool *pool;
     const int32_t *blocks; /* block of each token / block_tokens, host */
@@ -231,7 +233,7 @@ typedef struct hy_kv_copy {
     hy_dtype wire;
     void *buf; /* device */
     size_t bytes;
-    void *scales; /* quantised wire: f32 a token, head and plane; else NULL */
+    void *scales; /* quantised wire: f32 [layer][16 tokens][K|V][head][token]; else NULL */
 } hy_kv_copy;
 
 /* ---- composite ops: scratch is device memory of at least *_ws(...) bytes ---- */
@@ -264,6 +266,7 @@ typedef struct hy_attn_in {
     hy_block_table bt;
     float *q; /* out: [n][heads * k width], contiguous rows */
     hy_act_mode act;
+    bool v_f32; /* the v product takes f32 activations whatever act says */
     hy_ws ws;
 } hy_attn_in;
 

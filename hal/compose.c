@@ -136,7 +136,7 @@ hy_status hy_compose_attn_in(hy_queue *q, const hy_attn_in *a)
     }
     HY_TRY(mul(q, a->wq, x, ldx, a->q, nq, n, a->bq, a->act));
     HY_TRY(mul(q, a->wk, x, ldx, k, nk, n, a->bk, a->act));
-    HY_TRY(mul(q, a->wv, x, ldx, v, nv, n, a->bv, a->act));
+    HY_TRY(mul(q, a->wv, x, ldx, v, nv, n, a->bv, a->v_f32 ? HY_ACT_F32 : a->act));
     HY_TRY(finish_heads(q, a, &a->q_norm, a->q, a->heads));
     HY_TRY(finish_heads(q, a, &a->k_norm, k, l->n_heads));
     hy_kv_write w = {.pool = a->pool,

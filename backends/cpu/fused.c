@@ -17,7 +17,7 @@
 typedef struct norm_in {
     const float *x;
     int64_t ldx, dim;
-    const int32_t *pick; /* rows of x; NULL: all */
+    const int32_t *pick;   /* rows of x; NULL: all */
     const hy_norm_w *norm; /* NULL or w NULL: none */
     cpu_cols cols;
     float *row; /* a row for each thread */
@@ -113,10 +113,14 @@ static void store_head(const in_job *j, const hy_kv_plane *p, int32_t row, int32
     const hy_kv_layout *l = &a->pool->layout;
     int32_t pos = a->rows->pos[row];
     int32_t block = a->bt.table[j->seq[row] * a->bt.stride + pos / l->block_tokens];
-    uint8_t *at = (uint8_t *)a->pool->base + a->layer * l->layer_stride +
-                  block * l->block_stride + p->off + head * p->head +
-                  pos % l->block_tokens * p->token;
+    uint8_t *at = (uint8_t *)a->pool->base + a->layer * l->layer_stride + block * l->block_stride +
+                  p->off + head * p->head + pos % l->block_tokens * p->token;
     j->f->vec->kv_store(x, p->width, l->value_type, l->type, at, p->dim);
+}
+
+static hy_act_mode v_act(const hy_attn_in *a)
+{
+    return a->v_f32 ? HY_ACT_F32 : a->act;
 }
 
 /* One head of q, k or v for a panel of rows. */
@@ -128,17 +132,18 @@ static void in_head(void *ctx, int item, int thread)
     cpu_local *loc = cpu_local_of(j->f, thread);
     int panel = item / j->heads, h = item % j->heads, R = j->f->mm->rows;
     bool is_q = h < a->heads, is_k = !is_q && h < a->heads + l->n_heads;
+    hy_act_mode act = is_q || is_k ? a->act : v_act(a);
     const hy_weight *w = is_q ? a->wq : is_k ? a->wk : a->wv;
     const float *bias = is_q ? a->bq : is_k ? a->bk : a->bv;
     int head = is_q ? h : is_k ? h - a->heads : h - a->heads - l->n_heads;
     int width = is_q || is_k ? l->k.width : l->v.width;
-    const cpu_tiles *t = cpu_tiles_for(&j->in.cols, cpu_panel_of(cpu_weight_of(w), a->act));
+    const cpu_tiles *t = cpu_tiles_for(&j->in.cols, cpu_panel_of(cpu_weight_of(w), act));
     int c0 = cpu_edge(t, panel * j->cut.cols), c1 = cpu_edge(t, (panel + 1) * j->cut.cols);
     float *out = (float *)(void *)loc->attn; /* [col][width] */
     if (c0 >= c1)
         return;
     for (int s = 0; s < width / R; s++) {
-        cpu_strip(j->f, cpu_weight_of(w), &j->in.cols, a->act, head * (width / R) + s, c0, c1,
+        cpu_strip(j->f, cpu_weight_of(w), &j->in.cols, act, head * (width / R) + s, c0, c1,
                   loc->acc[0], loc->buf);
         for (int c = 0; c < c1 - c0; c++)
             memcpy(out + c * width + s * R, loc->acc[0] + c * R, (size_t)R * 4);
@@ -185,7 +190,7 @@ static hy_status check_writes(const hy_attn_in *a)
 static void in_carve(in_job *j, cpu_carve *c)
 {
     const hy_attn_in *a = j->a;
-    unsigned kinds = kind_of(a->wq, a->act) | kind_of(a->wk, a->act) | kind_of(a->wv, a->act);
+    unsigned kinds = kind_of(a->wq, a->act) | kind_of(a->wk, a->act) | kind_of(a->wv, v_act(a));
     norm_carve(j->f, &j->in, a->rows->n, kinds, c);
     j->seq = cpu_carve_take(c, (size_t)a->rows->n * 4);
 }
@@ -210,7 +215,8 @@ hy_status cpu_fast_attn_in(hy_queue *q, const hy_attn_in *a)
     j.heads = a->heads + 2 * l->n_heads;
     j.cut = cpu_cut_of(f, a->rows->n, a->dim, j.heads, 1 << 20, 1);
     int wide = l->k.width > l->v.width ? l->k.width : l->v.width;
-    int most = (int)(sizeof(((cpu_local *)0)->attn) / 4) / wide - 12; /* rows of a head in scratch */
+    int most =
+        (int)(sizeof(((cpu_local *)0)->attn) / 4) / wide - 12; /* rows of a head in scratch */
     if (j.cut.cols > most) {
         j.cut.cols = most;
         j.cut.panels = (a->rows->n + most - 1) / most;
@@ -322,8 +328,8 @@ typedef struct ffn_job {
     const cpu_fast *f;
     const hy_ffn *a;
     norm_in in;
-    cpu_cut cut;    /* of gate and up, in strips */
-    cpu_cols mid;   /* panels of down */
+    cpu_cut cut;  /* of gate and up, in strips */
+    cpu_cols mid; /* panels of down */
     cpu_mul down;
     post_norm post;
 } ffn_job;
@@ -428,8 +434,8 @@ hy_status cpu_fast_ffn(hy_queue *q, const hy_ffn *a)
     HY_TRY(cpu_carve_get(q, &c));
     ffn_carve(&j, &c);
     const cpu_weight *up = cpu_weight_of(a->up);
-    size_t strip = cpu_strip_bytes((cpu_pack)up->pack, f->mm->rows, a->dim) *
-                   (a->gate != NULL ? 2 : 1);
+    size_t strip =
+        cpu_strip_bytes((cpu_pack)up->pack, f->mm->rows, a->dim) * (a->gate != NULL ? 2 : 1);
     j.cut = cpu_cut_of(f, a->m, a->dim, cpu_strips(f, a->up->n), strip, 32 / f->mm->rows);
     bool post = a->post_norm.w != NULL;
     j.down.w = cpu_weight_of(a->down);
@@ -484,8 +490,7 @@ hy_status cpu_fast_head(hy_queue *q, const hy_head *a)
     if (a->m <= 0)
         return HY_OK;
     head_job j = {.f = f};
-    j.in = (norm_in){
-        .x = a->x, .ldx = a->ldx, .dim = a->dim, .pick = a->rows, .norm = &a->norm};
+    j.in = (norm_in){.x = a->x, .ldx = a->ldx, .dim = a->dim, .pick = a->rows, .norm = &a->norm};
     cpu_carve c = {0};
     norm_carve(f, &j.in, a->m, kind_of(a->w, a->act), &c);
     HY_TRY(cpu_carve_get(q, &c));

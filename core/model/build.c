@@ -328,6 +328,10 @@ hy_status hy_build_attn_in(hy_build *b, int32_t layer, hy_attn_in **out)
     a->heads = b->hp->heads;
     a->layer = s->group_layer;
     a->act = b->opts->act;
+    /* In the first layers the residual stream is still small and the values' rounding errors are
+     * not: 8-bit activations of this one small product would make a quarter of the whole model's
+     * error (docs/NUMERICS.md). */
+    a->v_f32 = layer < (b->hp->n_layers + 9) / 10;
     *out = a;
     return HY_OK;
 }

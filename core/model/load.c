@@ -229,6 +229,18 @@ static hy_status check_ops(hy_build *b)
         if (!b->dev->math->supports(b->dev, &q[i]))
             return hy_fail(HY_E_UNSUPPORTED, "this backend lacks the op %s, which family %s needs",
                            hy_op_name(q[i].op), b->hp->arch);
+    for (int32_t i = 0; i < b->m->n_steps; i++) {
+        const hy_step *s = &b->m->steps[i];
+        if (s->kind != HY_STEP_ATTN_IN || !s->u.attn_in.v_f32)
+            continue;
+        const hy_weight *w = s->u.attn_in.wv;
+        hy_op_query v = {.op = HY_OP_MATMUL, .w_type = w->type, .act = HY_ACT_F32, .n = w->n};
+        v.k = w->k;
+        if (!b->dev->math->supports(b->dev, &v))
+            return hy_fail(HY_E_UNSUPPORTED,
+                           "this backend lacks matmul of %s weights and f32 activations",
+                           hy_dtype_name(w->type));
+    }
     return HY_OK;
 }
 
