@@ -166,11 +166,14 @@ static void run_generate(const real_model *m, bool f32)
     for (size_t i = 0; i < json_array_size(lines); i++) {
         d.line = json_array_get(lines, i);
         const char *id = json_string_value(json_object_get(d.line, "id"));
-        if (!full() && !in_quick(id))
+        const char *only = getenv("HY_ONLY"); /* one prompt, to look at it */
+        if (only != NULL ? strcmp(only, id) != 0 : !full() && !in_quick(id))
             continue;
         lm_score one = {0};
         assert_int_equal(lm_generate(&l, d.line, margin, &one, on_row, &d), HY_OK);
-        print_message("  %-14s mean %.2g max %.2g\n", id, one.sum / (double)one.n, one.max);
+        print_message("  %-14s mean %.2g max %.2g", id, one.sum / (double)one.n, one.max);
+        print_message(one.top1_miss > 0 ? " missed %d, margin up to %.2f\n" : "\n",
+                      (int)one.top1_miss, one.worst_margin);
         s.sum += one.sum;
         s.n += one.n;
         s.max = one.max > s.max || isnan(one.max) ? one.max : s.max;
