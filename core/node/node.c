@@ -14,6 +14,7 @@
 #include "core/exec/sample.h"
 #include "core/exec/stage.h"
 #include "core/http/http.h"
+#include "core/node/generation.h"
 #include "core/node/role.h"
 #include "core/node/size.h"
 #include "core/text/load.h"
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct hy_node {
@@ -39,7 +41,9 @@ struct hy_node {
     hy_http *http;
     char *served_name;
     char *api_key;
-    const char *names[1];
+    const char *names[2]; /* the second: what the user called the model */
+    size_t n_names;
+    hy_sampling defaults;
     hy_size size;
     bool started, draining;
 };
@@ -144,8 +148,8 @@ static hy_status build_engine(hy_node *n)
     return hy_runtime_add(n->runtime, hy_exec_stage_of(n->exec_stage));
 }
 
-/* [model] name, else the file's own name without its ending. */
-static hy_status choose_name(hy_node *n, const char *path)
+/* [model] name, else the file's own name without its ending, and the alias beside it. */
+static hy_status choose_name(hy_node *n, const char *path, const char *alias)
 {
     const char *name = hy_conf_str(n->conf, "model", "name");
     if (*name == '\0') {
@@ -160,11 +164,15 @@ static hy_status choose_name(hy_node *n, const char *path)
     } else {
         n->served_name = strdup(name);
     }
-    n->names[0] = n->served_name;
-    return n->served_name != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+    if (n->served_name == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    n->names[n->n_names++] = n->served_name;
+    if (*name == '\0' && alias != NULL && strcmp(alias, n->served_name) != 0)
+        n->names[n->n_names++] = alias;
+    return HY_OK;
 }
 
-/* The first line of api_key_file, or api_key. */
+/* Keys, one a line: api_key, or what api_key_file holds. */
 static hy_status read_key(hy_node *n)
 {
     const char *file = hy_conf_str(n->conf, "http", "api_key_file");
@@ -172,17 +180,20 @@ static hy_status read_key(hy_node *n)
         n->api_key = strdup(hy_conf_str(n->conf, "http", "api_key"));
         return n->api_key != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
     }
+    struct stat info;
     hy_buf b;
     hy_buf_init(&b);
     hy_status st = hy_file_read(file, 65536, &b);
-    if (st == HY_OK) {
-        n->api_key = strndup(hy_buf_str(&b), strcspn(hy_buf_str(&b), "\r\n"));
-        if (n->api_key == NULL)
-            st = hy_fail(HY_E_NOMEM, "out of memory");
-        else if (n->api_key[0] == '\0')
-            st =
-                hy_fail(HY_E_INVAL, "[http] api_key_file: %s holds no key in its first line", file);
-    }
+    if (st < 0)
+        hy_fail_in(st, "[http] api_key_file: ");
+    else if (stat(file, &info) == 0 && (info.st_mode & 077) != 0)
+        st = hy_fail(HY_E_DENIED,
+                     "[http] api_key_file: %s may be read by others (mode %04o): chmod 600", file,
+                     (unsigned)info.st_mode & 07777);
+    else if (b.data == NULL || strspn(hy_buf_str(&b), " \t\r\n") == b.len)
+        st = hy_fail(HY_E_INVAL, "[http] api_key_file: %s holds no key", file);
+    else
+        n->api_key = hy_buf_take(&b);
     hy_buf_fini(&b);
     return st;
 }
@@ -198,7 +209,8 @@ static hy_status build_http(hy_node *n)
     o.chat = n->chat;
     o.chat_error = n->chat_error;
     o.models = n->names;
-    o.n_models = 1;
+    o.n_models = n->n_names;
+    o.defaults = n->defaults;
     o.context = n->size.context;
     o.user_marks_text = strcmp(hy_conf_str(c, "engine", "user_marks"), "text") == 0;
     o.metrics = n->metrics;
@@ -226,9 +238,12 @@ static hy_status load(hy_node *n, const hy_node_opts *o)
                           : HY_ACT_INT8;
     hy_model_opts mo = {.act = act, .progress = o->progress, .arg = o->arg};
     HY_TRY(open_device(n));
-    HY_TRY(choose_name(n, o->model_path));
+    HY_TRY(choose_name(n, o->model_path, o->alias));
     HY_TRY(hy_tok_load(o->model_path, &n->tok));
     HY_TRY(load_template(n));
+    n->defaults = (hy_sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    n->defaults.logprobs = -1;
+    HY_TRY(hy_generation_read(o->model_path, &n->defaults));
     HY_TRY(hy_model_load(o->model_path, n->dev, &mo, &n->model));
     if (hy_tok_n_vocab(n->tok) > n->model->cfg.vocab)
         hy_warn("node", "the tokeniser knows %d tokens, the model %d", hy_tok_n_vocab(n->tok),
@@ -364,6 +379,7 @@ void hy_node_describe(const hy_node *n, hy_buf *out)
     if (n->chat == NULL)
         hy_buf_puts(out, "no chat template: /v1/chat/completions answers 400\n");
     if (n->http != NULL)
-        hy_buf_printf(out, "serving http://%s:%d/v1 (OpenAI API), model name '%s'\n",
-                      hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http), n->served_name);
+        hy_buf_printf(out, "serving http://%s:%d/v1 (OpenAI API), model name '%s'%s%s\n",
+                      hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http), n->served_name,
+                      n->n_names > 1 ? " or " : "", n->n_names > 1 ? n->names[1] : "");
 }

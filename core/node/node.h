@@ -18,9 +18,11 @@
 typedef struct hy_node hy_node;
 
 typedef struct hy_node_opts {
-    const hy_conf *conf;                                    /* outlives the node */
-    const char *model_path;                                 /* resolved [model] path */
-    bool http;                                              /* false: engine only (`halyard run`) */
+    const hy_conf *conf;    /* outlives the node */
+    const char *model_path; /* resolved [model] path */
+    const char *alias; /* another name that clients may use, unless [model] name is set; NULL: none;
+                          outlives the node */
+    bool http;         /* false: engine only (`halyard run`) */
     void (*progress)(void *arg, size_t done, size_t total); /* loading; may be NULL */
     void *arg;
 } hy_node_opts;

@@ -147,6 +147,9 @@ hy_status hy_size_choose(const hy_conf *c, const hy_model *m, hy_act_mode act, h
     hy_size s = {0};
     s.n_groups = m->n_groups;
     s.block_tokens = (int32_t)hy_conf_int(c, "kv", "block_tokens");
+    if (s.block_tokens % 16 != 0)
+        return hy_fail(HY_E_INVAL, "[kv] block_tokens = %d: must be a multiple of 16",
+                       s.block_tokens);
     s.max_rows = (int32_t)hy_conf_int(c, "engine", "max_batch_tokens");
     s.max_seqs = (int32_t)hy_conf_int(c, "engine", "max_seqs");
     if (s.max_rows < s.max_seqs)
