@@ -7,6 +7,7 @@
  */
 #include "core/base/log.h"
 #include "core/node/node.h"
+#include "core/text/chatreq.h"
 #include "tools/cli/cli.h"
 
 #include <jansson.h>
@@ -186,11 +187,15 @@ static hy_status render(session *s, hy_buf *out)
     time_t now = time(NULL);
     struct tm tm;
     localtime_r(&now, &tm);
-    json_object_set(vars, "messages", s->messages);
-    json_object_set_new(vars, "add_generation_prompt", json_true());
     set_token(vars, "bos_token", s->tok, hy_tok_bos(s->tok));
     set_token(vars, "eos_token", s->tok, hy_tok_eos(s->tok));
-    hy_status st = hy_jinja_render(hy_node_template(s->node), vars, &tm, out);
+    hy_chatreq q = {
+        .messages = s->messages, .token_vars = vars, .add_generation_prompt = true, .now = &tm};
+    hy_chat_text text = {0};
+    hy_status st = hy_chatreq_render(hy_node_template(s->node), &q, &text);
+    if (st == HY_OK)
+        hy_buf_add(out, hy_buf_str(&text.text), text.text.len);
+    hy_chat_text_fini(&text);
     json_decref(vars);
     return st;
 }
