@@ -183,8 +183,12 @@ typedef void (*sum_fn)(const cpu_attn_seg *s, const tile *t, int a, int b);
 SIX(F32)
 SIX(F16)
 SIX(BF16)
-#define L6(P, T) {NULL, P##T##_1, P##T##_2, P##T##_3, P##T##_4, P##T##_5, P##T##_6}
-static const score_fn score_fns[3][MAX_Q + 1] = {L6(score_, F32), L6(score_, F16), L6(score_, BF16)};
+#define L6(P, T)                                                                                   \
+    {                                                                                              \
+        NULL, P##T##_1, P##T##_2, P##T##_3, P##T##_4, P##T##_5, P##T##_6                           \
+    }
+static const score_fn score_fns[3][MAX_Q + 1] = {L6(score_, F32), L6(score_, F16),
+                                                 L6(score_, BF16)};
 static const sum_fn sum_fns[3][MAX_Q + 1] = {L6(sum_, F32), L6(sum_, F16), L6(sum_, BF16)};
 
 /* ---- a segment ---- */

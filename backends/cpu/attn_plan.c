@@ -255,10 +255,8 @@ hy_status cpu_fast_attention(hy_queue *q, const hy_attn *a)
     cpu_attn_plan_make(&p, f, a, &c);
     HY_TRY(cpu_carve_get(q, &c));
     cpu_attn_plan_make(&p, f, a, &c);
-    cpu_job job = {.n_phases = 2,
-                   .n_items = {p.n_items, p.n_joins},
-                   .fn = {run_item, join_item},
-                   .ctx = &p};
+    cpu_job job = {
+        .n_phases = 2, .n_items = {p.n_items, p.n_joins}, .fn = {run_item, join_item}, .ctx = &p};
     cpu_pool_run(f->pool, &job);
     return HY_OK;
 }

@@ -19,7 +19,7 @@ typedef struct cpu_local {
     _Alignas(64) uint8_t buf[48 << 10];                  /* decoded or widened weights */
     _Alignas(64) float acc[2][CPU_MAX_COLS * CPU_MAX_R]; /* outputs of a strip; two for gate, up */
     _Alignas(64) float row[4096];
-    _Alignas(64) uint8_t attn[512 << 10];           /* a segment of K and V as f32 */
+    _Alignas(64) uint8_t attn[512 << 10]; /* a segment of K and V as f32 */
 } cpu_local;
 
 struct cpu_chunk;

@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-#define PIECE     16 /* blocks of 32 k decoded at a time; a multiple of 8 */
-#define PIECE_F32 8
+#define PIECE       16 /* blocks of 32 k decoded at a time; a multiple of 8 */
+#define PIECE_F32   8
 #define SCRATCH_MIN ((size_t)16 << 20)
 
 hy_status cpu_carve_get(hy_queue *q, cpu_carve *c)
@@ -71,8 +71,7 @@ void cpu_cols_put_block(const cpu_fast *f, const cpu_cols *x, int64_t col, int64
             continue;
         const cpu_tiles *t = cpu_tiles_for(x, (cpu_panel)p);
         int i = cpu_tile_of(t, (int)col), first = cpu_tile_first(t, i), w = cpu_tile_width(t, i);
-        cpu_act_args a = {
-            .x = v, .k = 32, .w = w, .col = (int)col - first, .kind = (cpu_panel)p};
+        cpu_act_args a = {.x = v, .k = 32, .w = w, .col = (int)col - first, .kind = (cpu_panel)p};
         a.panel = x->panel[p] + (size_t)first * cpu_col_bytes((cpu_panel)p, x->k) +
                   (size_t)block * (size_t)(cpu_panel_words((cpu_panel)p) * w) * 4;
         f->vec->pack_act(&a);
@@ -118,16 +117,26 @@ typedef struct span {
     float *acc;
 } span;
 
+/* Asks for part i of n of the bytes from p on, to arrive while tiles are computed. */
+static void fetch(const uint8_t *p, size_t bytes, int i, int n)
+{
+    size_t lines = bytes / 64, end = lines * (size_t)(i + 1) / (size_t)n;
+    for (size_t l = lines * (size_t)i / (size_t)n; l < end; l++)
+        __builtin_prefetch(p + l * 64, 0, 2);
+}
+
 /* One piece of weights against every tile: blocks (or k, f32) from `at` on, n of them, words a
  * column each. */
 static void tiles(const span *s, const cpu_tile_fn *fn, const uint8_t *w, int64_t at, int64_t n,
-                  int words)
+                  int words, const uint8_t *next, size_t next_bytes)
 {
     int R = s->f->mm->rows, c0 = cpu_tile_first(s->t, s->t0);
     for (int i = s->t0; i < s->t1; i++) {
         int first = cpu_tile_first(s->t, i), width = cpu_tile_width(s->t, i);
         const uint8_t *x = s->panel + (size_t)first * s->col_bytes +
                            (size_t)at * (size_t)words * (size_t)width * 4;
+        if (next != NULL)
+            fetch(next, next_bytes, i - s->t0, s->t1 - s->t0);
         fn[width](w, x, n, s->acc + (size_t)(first - c0) * (size_t)R);
     }
 }
@@ -140,17 +149,18 @@ static void strip_i8(const span *s, const cpu_weight *w, cpu_panel kind, uint8_t
     int words = cpu_panel_words(kind);
     bool decoded = mm->decoded[w->pack][1] != NULL && s->t1 - s->t0 > 2;
     if (s->t1 - s->t0 == 1) {
-        tiles(s, mm->direct[w->pack], s->strip, 0, nb, words);
+        tiles(s, mm->direct[w->pack], s->strip, 0, nb, words, NULL, 0);
         return;
     }
     for (int64_t b = 0; b < nb; b += PIECE) {
         int64_t n = nb - b < PIECE ? nb - b : PIECE;
         const uint8_t *at = s->strip + cpu_block_off(fmt, mm->rows, b);
+        size_t bytes = cpu_block_off(fmt, mm->rows, n);
         if (decoded) {
             mm->decode[w->pack](at, n, buf);
-            tiles(s, mm->decoded[w->pack], buf, b, n, words);
+            tiles(s, mm->decoded[w->pack], buf, b, n, words, at + bytes, bytes);
         } else {
-            tiles(s, mm->direct[w->pack], at, b, n, words);
+            tiles(s, mm->direct[w->pack], at, b, n, words, NULL, 0);
         }
     }
 }
@@ -162,23 +172,29 @@ static void strip_f32(const span *s, const cpu_weight *w, uint8_t *buf)
     const cpu_tile_fn *f32 = mm->direct[PACK_F32];
     int64_t k = w->base.k, R = mm->rows, step = 32 * PIECE_F32;
     if (fmt->sub == 0 && s->t1 - s->t0 == 1) {
-        tiles(s, mm->direct[w->pack], s->strip, 0, k, 1);
+        tiles(s, mm->direct[w->pack], s->strip, 0, k, 1, NULL, 0);
         return;
     }
     for (int64_t i = 0; i < k; i += step) {
         int64_t n = k - i < step ? k - i : step;
+        const uint8_t *next = NULL, *piece = buf;
+        size_t bytes = 0;
         if (w->pack == PACK_F32) {
-            tiles(s, f32, s->strip + i * R * 4, i, n, 1);
+            piece = s->strip + i * R * 4;
         } else if (fmt->sub == 0) {
-            mm->widen16((cpu_pack)w->pack, s->strip + i * R * 2, n, (float *)(void *)buf);
-            tiles(s, f32, buf, i, n, 1);
+            const uint8_t *at = s->strip + i * R * 2;
+            mm->widen16((cpu_pack)w->pack, at, n, (float *)(void *)buf);
+            bytes = (size_t)(n * R) * 2;
+            next = at + bytes;
         } else {
+            const uint8_t *at = s->strip + cpu_block_off(fmt, mm->rows, i / 32);
             uint8_t *codes = buf + (size_t)step * (size_t)R * 4;
-            mm->decode[w->pack](s->strip + cpu_block_off(fmt, mm->rows, i / 32), n / 32, codes);
-            mm->widen(w->pack == PACK_Q8_0 ? &cpu_fmts[PACK_Q8_0] : fmt, codes, n / 32,
-                      (float *)(void *)buf);
-            tiles(s, f32, buf, i, n, 1);
+            mm->decode[w->pack](at, n / 32, codes);
+            mm->widen(fmt, codes, n / 32, (float *)(void *)buf);
+            bytes = cpu_block_off(fmt, mm->rows, n / 32);
+            next = at + bytes;
         }
+        tiles(s, f32, piece, i, n, 1, next, bytes);
     }
 }
 

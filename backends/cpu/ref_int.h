@@ -37,6 +37,8 @@ hy_status ref_kv_unpack(hy_queue *q, const hy_kv_copy *a);
 float ref_kv_load(hy_dtype type, const uint8_t *p);
 /* Rounds to the value type, then stores. */
 void ref_kv_store(hy_dtype value, hy_dtype type, uint8_t *p, float f);
+/* That a copy's arguments are sound: types, ranges, room, block ids. */
+hy_status ref_kv_wire_check(const hy_kv_copy *a);
 /* First byte of a (layer, block); NULL when the block or the layer is outside the pool. */
 uint8_t *ref_kv_block(const hy_kv_pool *pool, int32_t layer, int32_t block);
 

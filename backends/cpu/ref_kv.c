@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Scalar reference of the cache: writing rows, and packing token ranges to and from the canonical
- * wire [layer][token][K|V][head][dim]. Quantised wires carry one f32 scale per [layer][token][K|V]
- * [head]: int8 has amax / 127, f8 has amax / 448.
+ * wire [layer][16 tokens][K|V][head][token][dim]. Quantised wires carry one f32 scale per token,
+ * head and plane in the same order: amax over the greatest code (int8 127, e4m3 448, fnuz 240).
  *
  * Thread: a queue's owner.  Owner: none.
  */
@@ -78,33 +78,6 @@ hy_status ref_kv_write(hy_queue *q, const hy_kv_write *a)
 
 /* ---- wire ---- */
 
-/* 4 exponent bits (bias 7), 3 of mantissa, no infinity; S.1111.111 is NaN. */
-static float f8_to_f32(uint8_t b)
-{
-    int e = b >> 3 & 15, m = b & 7;
-    float v = e == 0 ? (float)m * 0x1p-9f : ldexpf((float)(8 + m), e - 10);
-    if ((b & 0x7f) == 0x7f)
-        v = NAN;
-    return b & 0x80 ? -v : v;
-}
-
-/* Nearest, ties to even; beyond 448 stays at 448. */
-static uint8_t f32_to_f8(float f)
-{
-    uint8_t sign = signbit(f) ? 0x80 : 0;
-    float a = fabsf(f);
-    if (f != f)
-        return sign | 0x7f;
-    if (a >= 448.0f)
-        return sign | 0x7e;
-    if (a < 0x1p-6f) /* subnormal: a carry gives the first normal */
-        return (uint8_t)(sign | (int)rintf(a * 0x1p9f));
-    int e;
-    float m = frexpf(a, &e); /* a = m 2^e, m in [1/2, 1) */
-    int q = (int)rintf(m * 16.0f);
-    return (uint8_t)(sign | (((e + 6) << 3) + (q - 8))); /* a carry of q to 16 moves into e */
-}
-
 typedef struct wire {
     const hy_kv_copy *a;
     size_t elem;
@@ -112,52 +85,77 @@ typedef struct wire {
     float limit; /* of the codes, when scaled */
 } wire;
 
-static hy_status wire_init(const hy_kv_copy *a, wire *w)
+static wire wire_of(const hy_kv_copy *a)
+{
+    wire w = {.a = a, .elem = hy_dtype_get((int)a->wire)->bytes};
+    w.limit = a->wire == HY_I8 ? 127.0f : a->wire == HY_F8_E4M3 ? 448.0f : 240.0f;
+    w.scaled = w.elem == 1;
+    return w;
+}
+
+hy_status ref_kv_wire_check(const hy_kv_copy *a)
 {
     const hy_kv_layout *l = &a->pool->layout;
-    w->a = a;
-    w->scaled = a->wire == HY_I8 || a->wire == HY_F8_E4M3;
-    w->limit = a->wire == HY_I8 ? 127.0f : 448.0f;
-    if (!w->scaled && a->wire != HY_F32 && a->wire != HY_F16 && a->wire != HY_BF16)
-        return hy_fail(HY_E_UNSUPPORTED, "cpu: KV cannot travel as %s", hy_dtype_name(a->wire));
-    w->elem = hy_dtype_get(a->wire)->bytes;
+    bool scaled = a->wire == HY_I8 || a->wire == HY_F8_E4M3 || a->wire == HY_F8_E4M3FNUZ;
+    if (!scaled && a->wire != HY_F32 && a->wire != HY_F16 && a->wire != HY_BF16)
+        return hy_fail(HY_E_UNSUPPORTED, "cpu: KV cannot travel as %s",
+                       hy_dtype_name((int)a->wire));
     if (a->layer0 < 0 || a->n_layers < 0 || a->layer0 > l->n_layers - a->n_layers || a->head0 < 0 ||
         a->n_heads < 0 || a->head0 > l->n_heads - a->n_heads || a->t0 < 0 || a->n < 0)
         return hy_fail(HY_E_INVAL, "kv wire: layers, heads or tokens outside the cache");
-    if (w->scaled && a->scales == NULL)
+    if (scaled && a->scales == NULL)
         return hy_fail(HY_E_INVAL, "kv wire: type %s needs room for scales",
-                       hy_dtype_name(a->wire));
+                       hy_dtype_name((int)a->wire));
     size_t need = (size_t)a->n_layers * (size_t)a->n * (size_t)a->n_heads *
-                  (size_t)(l->k.width + l->v.width) * w->elem;
+                  (size_t)(l->k.width + l->v.width) * hy_dtype_get((int)a->wire)->bytes;
     if (need > a->bytes)
         return hy_fail(HY_E_INVAL, "kv wire: %zu bytes do not fit a buffer of %zu", need, a->bytes);
+    int32_t bt = l->block_tokens;
+    for (int32_t b = a->t0 / bt; a->n > 0 && b <= (a->t0 + a->n - 1) / bt; b++) {
+        if (ref_kv_block(a->pool, a->layer0, a->blocks[b]) == NULL)
+            return hy_fail(HY_E_INVAL, "kv wire: block %d is outside the pool", a->blocks[b]);
+    }
     return HY_OK;
+}
+
+/* Scale of a row and its inverse. A NaN or an infinity makes the scale a NaN: the row comes back as
+ * NaNs, never as something finite. */
+static float row_scale(const wire *w, const hy_kv_plane *p, const uint8_t *src, float *inv)
+{
+    hy_dtype type = w->a->pool->layout.type;
+    float amax = 0.0f;
+    *inv = 0.0f;
+    for (int32_t d = 0; d < p->width; d++) {
+        float v = fabsf(ref_kv_load(type, src + d * p->dim));
+        if (!(v < INFINITY))
+            return NAN;
+        amax = v > amax ? v : amax;
+    }
+    if (amax < 0x1p-110f)
+        return 0.0f;
+    *inv = w->limit / amax;
+    return amax / w->limit;
 }
 
 static void pack_row(const wire *w, const hy_kv_plane *p, const uint8_t *src, uint8_t *dst,
                      float *scale)
 {
     hy_dtype type = w->a->pool->layout.type;
-    float inv = 0.0f, amax = 0.0f;
-    if (w->scaled) {
-        for (int32_t d = 0; d < p->width; d++) {
-            float v = fabsf(ref_kv_load(type, src + d * p->dim));
-            amax = v > amax ? v : amax;
-        }
-        inv = amax >= 0x1p-110f ? w->limit / amax : 0.0f;
-        *scale = inv != 0.0f ? amax / w->limit : 0.0f;
-    }
+    float inv = 0.0f;
+    if (w->scaled)
+        *scale = row_scale(w, p, src, &inv);
     for (int32_t d = 0; d < p->width; d++) {
-        float v = ref_kv_load(type, src + d * p->dim);
-        if (w->a->wire == HY_I8) {
-            float c = rintf(v * inv);
-            c = c > 127.0f ? 127.0f : c >= -127.0f ? c : -127.0f; /* a NaN too */
-            dst[d] = (uint8_t)(int8_t)c;
-        } else if (w->a->wire == HY_F8_E4M3) {
-            dst[d] = f32_to_f8(v * inv);
-        } else {
-            ref_kv_store(w->a->wire, w->a->wire, dst + (size_t)d * w->elem, v);
-        }
+        const uint8_t *at = src + d * p->dim;
+        if (w->a->wire == type)
+            memcpy(dst + (size_t)d * w->elem, at, w->elem);
+        else if (w->scaled && inv == 0.0f)
+            dst[d] = 0;
+        else if (w->a->wire == HY_I8)
+            dst[d] = (uint8_t)(int8_t)rintf(ref_kv_load(type, at) * inv);
+        else if (w->scaled)
+            dst[d] = hy_f32_to_f8(w->a->wire, ref_kv_load(type, at) * inv);
+        else
+            ref_kv_store(w->a->wire, w->a->wire, dst + (size_t)d * w->elem, ref_kv_load(type, at));
     }
 }
 
@@ -166,13 +164,18 @@ static void unpack_row(const wire *w, const hy_kv_plane *p, uint8_t *dst, const 
 {
     const hy_kv_layout *l = &w->a->pool->layout;
     for (int32_t d = 0; d < p->width; d++) {
+        const uint8_t *at = src + (size_t)d * w->elem;
         float v;
+        if (w->a->wire == l->value_type && w->a->wire == l->type) {
+            memcpy(dst + d * p->dim, at, w->elem);
+            continue;
+        }
         if (w->a->wire == HY_I8)
-            v = (float)(int8_t)src[d] * *scale;
-        else if (w->a->wire == HY_F8_E4M3)
-            v = f8_to_f32(src[d]) * *scale;
+            v = (float)(int8_t)*at * *scale;
+        else if (w->scaled)
+            v = hy_f8_to_f32(w->a->wire, *at) * *scale;
         else
-            v = ref_kv_load(w->a->wire, src + (size_t)d * w->elem);
+            v = ref_kv_load(w->a->wire, at);
         ref_kv_store(l->value_type, l->type, dst + d * p->dim, v);
     }
 }
@@ -181,26 +184,27 @@ static void unpack_row(const wire *w, const hy_kv_plane *p, uint8_t *dst, const 
 static hy_status walk(const hy_kv_copy *a, bool pack)
 {
     const hy_kv_layout *l = &a->pool->layout;
-    wire w = {0};
-    HY_TRY(wire_init(a, &w));
+    HY_TRY(ref_kv_wire_check(a));
+    wire w = wire_of(a);
     uint8_t *buf = a->buf;
     float *scale = a->scales;
+    int32_t end = a->t0 + a->n, next;
     for (int32_t layer = a->layer0; layer < a->layer0 + a->n_layers; layer++) {
-        for (int32_t i = 0; i < 2 * a->n; i++) {
-            int32_t pos = a->t0 + i / 2, id = a->blocks[pos / l->block_tokens];
-            const hy_kv_plane *p = i % 2 == 0 ? &l->k : &l->v;
-            uint8_t *block = ref_kv_block(a->pool, layer, id);
-            if (block == NULL)
-                return hy_fail(HY_E_INVAL, "kv wire: block %d is outside the pool", id);
-            block += p->off + pos % l->block_tokens * p->token;
-            for (int32_t h = a->head0; h < a->head0 + a->n_heads; h++) {
-                if (pack)
-                    pack_row(&w, p, block + h * p->head, buf, scale);
-                else
-                    unpack_row(&w, p, block + h * p->head, buf, scale);
-                buf += (size_t)p->width * w.elem;
-                if (w.scaled)
-                    scale++;
+        for (int32_t t = a->t0; t < end; t = next) {
+            next = t - t % 16 + 16 < end ? t - t % 16 + 16 : end;
+            for (int32_t i = 0; i < 2 * a->n_heads; i++) {
+                const hy_kv_plane *p = i < a->n_heads ? &l->k : &l->v;
+                int32_t head = a->head0 + i % a->n_heads;
+                for (int32_t pos = t; pos < next; pos++) {
+                    uint8_t *at = ref_kv_block(a->pool, layer, a->blocks[pos / l->block_tokens]);
+                    at += p->off + head * p->head + pos % l->block_tokens * p->token;
+                    if (pack)
+                        pack_row(&w, p, at, buf, scale);
+                    else
+                        unpack_row(&w, p, at, buf, scale);
+                    buf += (size_t)p->width * w.elem;
+                    scale += w.scaled ? 1 : 0;
+                }
             }
         }
     }

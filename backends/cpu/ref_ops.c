@@ -29,7 +29,8 @@ static bool kv_shape_ok(const hy_op_query *q)
 
 static bool wire_ok(hy_dtype t)
 {
-    return t == HY_F32 || t == HY_F16 || t == HY_BF16 || t == HY_I8 || t == HY_F8_E4M3;
+    return t == HY_F32 || t == HY_F16 || t == HY_BF16 || t == HY_I8 || t == HY_F8_E4M3 ||
+           t == HY_F8_E4M3FNUZ;
 }
 
 static bool weight_ok(const hy_op_query *q)

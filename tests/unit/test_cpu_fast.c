@@ -243,10 +243,8 @@ static void cache_init(cache *c, hy_dev *d, const attn_case *t)
     }
     c->pool.n_blocks = 1021;
     c->bt = (hy_block_table){c->table, 256};
-    c->rows = (hy_rows){.n = c->seq_row[t->n_seqs],
-                        .n_seqs = t->n_seqs,
-                        .pos = c->pos,
-                        .seq_row = c->seq_row};
+    c->rows = (hy_rows){
+        .n = c->seq_row[t->n_seqs], .n_seqs = t->n_seqs, .pos = c->pos, .seq_row = c->seq_row};
     size_t bytes = (size_t)l->bytes_per_block * 1021;
     assert_int_equal(d->ops->alloc(d, bytes, &c->pool.base), HY_OK);
     size_t elem = hy_dtype_get(t->type)->bytes;
@@ -260,9 +258,11 @@ static void cache_init(cache *c, hy_dev *d, const attn_case *t)
 static void check_attention(const pair *p, const attn_case *t)
 {
     char what[160];
-    snprintf(what, sizeof(what), "%s attention %s/%s heads %d/%d dims %d/%d block %d window %d cap %g "
-             "threads %d", p->isa, hy_dtype_name(t->value), hy_dtype_name(t->type), t->heads,
-             t->kv_heads, t->k_dim, t->v_dim, t->block, t->window, (double)t->softcap, p->threads);
+    snprintf(what, sizeof(what),
+             "%s attention %s/%s heads %d/%d dims %d/%d block %d window %d cap %g "
+             "threads %d",
+             p->isa, hy_dtype_name(t->value), hy_dtype_name(t->type), t->heads, t->kv_heads,
+             t->k_dim, t->v_dim, t->block, t->window, (double)t->softcap, p->threads);
     cache *c = malloc(sizeof(*c));
     cache_init(c, p->fast, t);
     int64_t n = c->rows.n, ldq = (int64_t)t->heads * t->k_dim + 3;
@@ -281,8 +281,17 @@ static void check_attention(const pair *p, const attn_case *t)
     memcpy(c->pool.base, before, bytes);
     assert_int_equal(p->fast->math->kv_write(p->qf, &w), HY_OK);
     assert_memory_equal(c->pool.base, by_ref, bytes);
-    hy_attn a = {.pool = &c->pool, .layer = 1, .rows = &c->rows, .bt = c->bt, .q = q, .ldq = ldq,
-                 .heads = t->heads, .out = o0, .ldo = ldo, .scale = 0.125f, .softcap = t->softcap,
+    hy_attn a = {.pool = &c->pool,
+                 .layer = 1,
+                 .rows = &c->rows,
+                 .bt = c->bt,
+                 .q = q,
+                 .ldq = ldq,
+                 .heads = t->heads,
+                 .out = o0,
+                 .ldo = ldo,
+                 .scale = 0.125f,
+                 .softcap = t->softcap,
                  .window = t->window};
     assert_int_equal(p->ref->math->attention(p->qr, &a), HY_OK);
     a.out = o1;
@@ -330,8 +339,9 @@ static float *copy_of(const float *x, int64_t n)
 
 static void spice(float *x, int64_t n)
 {
-    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, -1e30f, 3e38f,
-                                -103.9f, -104.5f, 88.8f, 87.0f, -87.5f, 1e-20f, 120.0f, -60.0f};
+    static const float odd[] = {0.0f,   -0.0f,  INFINITY, -INFINITY, NAN,   1e-42f,
+                                -1e30f, 3e38f,  -103.9f,  -104.5f,   88.8f, 87.0f,
+                                -87.5f, 1e-20f, 120.0f,   -60.0f};
     for (int64_t i = 0; i < n; i += 3)
         x[i] = odd[rnd() % HY_COUNTOF(odd)];
 }
@@ -341,8 +351,15 @@ static void check_norms(const pair *p, int64_t m, int64_t dim)
     float *x = floats(m * (dim + 1)), *w = floats(dim), *b = floats(dim);
     float *y0 = floats(m * dim), *y1 = copy_of(y0, m * dim);
     for (int i = 0; i < 6; i++) {
-        hy_norm a = {.x = x, .ldx = dim + 1, .y = y0, .ldy = dim, .m = m, .dim = dim,
-                     .w = i % 2 ? w : NULL, .b = i > 3 ? b : NULL, .eps = 1e-5f};
+        hy_norm a = {.x = x,
+                     .ldx = dim + 1,
+                     .y = y0,
+                     .ldy = dim,
+                     .m = m,
+                     .dim = dim,
+                     .w = i % 2 ? w : NULL,
+                     .b = i > 3 ? b : NULL,
+                     .eps = 1e-5f};
         const hy_math_ops *r = p->ref->math, *f = p->fast->math;
         assert_int_equal((i > 1 ? r->layer_norm : r->rms_norm)(p->qr, &a), HY_OK);
         a.y = y1;
@@ -358,14 +375,28 @@ static void check_elementwise(const pair *p, int64_t m, int64_t dim)
     float *y1 = copy_of(y0, m * dim);
     spice(g, m * dim);
     for (int fn = HY_ACT_SILU; fn <= HY_ACT_RELU; fn++) {
-        hy_act_mul a = {.gate = g, .up = fn % 2 ? u : NULL, .ldg = dim, .ldu = dim, .y = y0,
-                        .ldy = dim, .m = m, .dim = dim, .fn = (hy_act_fn)fn};
+        hy_act_mul a = {.gate = g,
+                        .up = fn % 2 ? u : NULL,
+                        .ldg = dim,
+                        .ldu = dim,
+                        .y = y0,
+                        .ldy = dim,
+                        .m = m,
+                        .dim = dim,
+                        .fn = (hy_act_fn)fn};
         assert_int_equal(p->ref->math->act_mul(p->qr, &a), HY_OK);
         a.y = y1;
         assert_int_equal(p->fast->math->act_mul(p->qf, &a), HY_OK);
         same(y1, y0, m * dim, "act_mul");
     }
-    hy_add a = {.a = g, .b = u, .lda = dim, .ldb = dim, .y = y0, .ldy = dim, .m = m, .dim = dim,
+    hy_add a = {.a = g,
+                .b = u,
+                .lda = dim,
+                .ldb = dim,
+                .y = y0,
+                .ldy = dim,
+                .m = m,
+                .dim = dim,
                 .b_scale = 0.7f};
     assert_int_equal(p->ref->math->add(p->qr, &a), HY_OK);
     a.y = y1;
