@@ -1,0 +1,5 @@
+if(TARGET hy_node)
+    hy_test(node_role hy_node)
+    hy_test(node_size hy_node)
+    hy_test(node_generation hy_node)
+endif()
