@@ -166,6 +166,6 @@ void cf_cache(cf *c)
         cf_kv_write(c, pairs[i][0], pairs[i][1]);
     for (size_t i = 0; i < HY_COUNTOF(pairs); i++)
         attention(c, pairs[i][0], pairs[i][1]);
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < HY_COUNTOF(pairs); i++)
         cf_kv_wire(c, pairs[i][0], pairs[i][1]);
 }

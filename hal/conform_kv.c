@@ -232,7 +232,7 @@ static size_t wire_elems(const wire_case *w)
 
 static bool scaled(hy_dtype wire)
 {
-    return wire == HY_I8 || wire == HY_F8_E4M3;
+    return wire == HY_I8 || wire == HY_F8_E4M3 || wire == HY_F8_E4M3FNUZ;
 }
 
 /* Packs, or unpacks, the layer under test; buf and scales are host arrays. */
@@ -265,29 +265,40 @@ static bool transfer(cf *c, cf_side *d, const wire_case *w, hy_dtype wire, const
            (!scaled(wire) || cf_get(c, d, scales, a.scales, s_bytes));
 }
 
-/* The wire in f32 against what was written. */
-static void check_wire(cf *c, const wire_case *w, const float *got)
+/* One row of the wire in f32 against what was written. */
+static void check_row(cf *c, const wire_case *w, bool key, int32_t pos, int32_t h, const float *got)
 {
     const cf_scene *s = w->s;
-    for (int32_t i = 0; i < 2 * w->n; i++) {
-        bool key = i % 2 == 0;
-        int32_t width = key ? s->s.k_dim : s->s.v_dim, pos = w->t0 + i / 2;
-        const float *row = (key ? s->k + pos * s->ldk : s->v + pos * s->ldv);
-        for (int32_t h = w->head0; h < w->head0 + w->n_heads; h++, got += width) {
-            double amax = 0.0;
-            for (int32_t d = 0; d < width; d++)
-                amax = fmax(amax, fabs((double)cf_round(s->value, row[h * width + d])));
-            for (int32_t d = 0; d < width; d++) {
-                double x = (double)cf_round(s->value, row[h * width + d]);
-                double lossless = (double)cf_round(w->wire, (float)x);
-                double bound = w->wire == HY_I8        ? amax / 254.0 * 1.001
-                               : w->wire == HY_F8_E4M3 ? fabs(x) / 16.0 * 1.001 + amax * 3e-6
-                                                       : 0.0;
-                double want = scaled(w->wire) ? x : lossless;
-                bound += scaled(w->wire) ? fabs(x) / 128.0 : 0.0; /* rounded to the value type */
-                if (!(fabs((double)got[d] - want) <= bound))
-                    cf_bad(c, "%s of token %d, head %d, dim %d came as %g, written was %g",
-                           key ? "K" : "V", pos, h, d, (double)got[d], x);
+    int32_t width = key ? s->s.k_dim : s->s.v_dim;
+    const float *row = (key ? s->k + pos * s->ldk : s->v + pos * s->ldv) + h * width;
+    double amax = 0.0;
+    for (int32_t d = 0; d < width; d++)
+        amax = fmax(amax, fabs((double)cf_round(s->value, row[d])));
+    for (int32_t d = 0; d < width; d++) {
+        double x = (double)cf_round(s->value, row[d]);
+        double lossless = (double)cf_round(w->wire, (float)x);
+        double bound = w->wire == HY_I8  ? amax / 254.0 * 1.001
+                       : scaled(w->wire) ? fabs(x) / 16.0 * 1.001 + amax * 3e-6
+                                         : 0.0;
+        double want = scaled(w->wire) ? x : lossless;
+        bound += scaled(w->wire) ? fabs(x) / 128.0 : 0.0; /* rounded to the value type */
+        if (!(fabs((double)got[d] - want) <= bound))
+            cf_bad(c, "%s of token %d, head %d, dim %d came as %g, written was %g", key ? "K" : "V",
+                   pos, h, d, (double)got[d], x);
+    }
+}
+
+/* [16 tokens][K|V][head][token][dim], groups cut at multiples of 16. */
+static void check_wire(cf *c, const wire_case *w, const float *got)
+{
+    int32_t end = w->t0 + w->n, next;
+    for (int32_t t = w->t0; t < end; t = next) {
+        next = t - t % 16 + 16 < end ? t - t % 16 + 16 : end;
+        for (int32_t i = 0; i < 2 * w->n_heads; i++) {
+            bool key = i < w->n_heads;
+            for (int32_t pos = t; pos < next; pos++) {
+                check_row(c, w, key, pos, w->head0 + i % w->n_heads, got);
+                got += key ? w->s->s.k_dim : w->s->s.v_dim;
             }
         }
     }
@@ -325,9 +336,17 @@ static void one_wire(cf *c, wire_case *w, bool unpack)
     /* Into another pool, and out again losslessly: needs both ops on one side. */
     cf_side *d = unpack ? &c->dut : &c->ref;
     hy_kv_pool *into = unpack ? &other : &ref_pool;
-    if (transfer(c, d, w, w->wire, into, blocks, false, got, scale) &&
-        transfer(c, d, w, HY_F32, into, blocks, true, back, NULL))
-        check_wire(c, w, back);
+    if (!transfer(c, d, w, w->wire, into, blocks, false, got, scale) ||
+        !transfer(c, d, w, HY_F32, into, blocks, true, back, NULL))
+        return;
+    check_wire(c, w, back);
+    if (!unpack || !c->bits)
+        return;
+    memcpy(got, back, elems * sizeof(float)); /* and the same on the reference */
+    if (transfer(c, &c->ref, w, w->wire, &ref_pool, blocks, false, ref, ref_scale) &&
+        transfer(c, &c->ref, w, HY_F32, &ref_pool, blocks, true, back, NULL) &&
+        memcmp(got, back, elems * sizeof(float)) != 0)
+        cf_bad(c, "what was unpacked differs from the reference's");
 }
 
 static const cf_shape shapes[] = {
@@ -380,7 +399,7 @@ void cf_kv_write(cf *c, hy_dtype value, hy_dtype type)
 
 void cf_kv_wire(cf *c, hy_dtype value, hy_dtype type)
 {
-    static const hy_dtype kinds[] = {HY_F32, HY_F16, HY_BF16, HY_I8, HY_F8_E4M3};
+    static const hy_dtype kinds[] = {HY_F32, HY_F16, HY_BF16, HY_I8, HY_F8_E4M3, HY_F8_E4M3FNUZ};
     for (size_t i = 0; i < HY_COUNTOF(kinds); i++) {
         wires(c, HY_OP_KV_PACK, value, type, kinds[i]);
         wires(c, HY_OP_KV_UNPACK, value, type, kinds[i]);

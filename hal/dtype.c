@@ -8,6 +8,7 @@
  */
 #include "hal/dtype.h"
 
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
@@ -29,6 +30,7 @@ static const hy_dtype_info infos[HY_DTYPE_MAX] = {
     [HY_I32] = {"i32", 1, 4, false},
     [HY_BF16] = {"bf16", 1, 2, false},
     [HY_F8_E4M3] = {"f8_e4m3", 1, 1, false},
+    [HY_F8_E4M3FNUZ] = {"f8_e4m3fnuz", 1, 1, false},
 };
 
 const hy_dtype_info *hy_dtype_get(int t)
@@ -95,8 +97,8 @@ float hy_f16_to_f32(uint16_t h)
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t exp = (h >> 10) & 0x1fu;
     uint32_t man = h & 0x3ffu;
-    if (exp == 31) /* infinity, NaN */
-        return float_of(sign | 0x7f800000u | man << 13);
+    if (exp == 31) /* infinity, NaN (made quiet, as processors do) */
+        return float_of(sign | 0x7f800000u | man << 13 | (man != 0 ? 0x400000u : 0));
     if (exp == 0) { /* zero, subnormal: man * 2^-24 is exact */
         float f = (float)man * 0x1p-24f;
         return float_of(sign | bits_of(f));
@@ -133,4 +135,34 @@ uint16_t hy_f32_to_bf16(float f)
     if ((u & 0x7fffffffu) > 0x7f800000u) /* NaN stays one, quiet */
         return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+float hy_f8_to_f32(hy_dtype t, uint8_t b)
+{
+    bool fn = t == HY_F8_E4M3;
+    int e = b >> 3 & 15, m = b & 7, bias = fn ? 7 : 8;
+    float v = e == 0 ? ldexpf((float)m, -2 - bias) : ldexpf((float)(8 + m), e - 3 - bias);
+    if (fn ? (b & 0x7f) == 0x7f : b == 0x80)
+        return float_of(0x7fc00000u | (fn ? (uint32_t)(b & 0x80) << 24 : 0));
+    return b & 0x80 ? -v : v;
+}
+
+uint8_t hy_f32_to_f8(hy_dtype t, float f)
+{
+    bool fn = t == HY_F8_E4M3;
+    int bias = fn ? 7 : 8, top = fn ? 0x7e : 0x7f, code, e;
+    uint8_t sign = signbit(f) ? 0x80 : 0;
+    float a = fabsf(f);
+    if (f != f)
+        return fn ? sign | 0x7f : 0x80;
+    if (a >= (fn ? 448.0f : 240.0f)) {
+        code = top;
+    } else if (a < ldexpf(1.0f, 1 - bias)) { /* subnormal: a carry gives the first normal */
+        code = (int)rintf(ldexpf(a, 2 + bias));
+    } else {
+        float m = frexpf(a, &e); /* a = m 2^e, m in [1/2, 1) */
+        int q = (int)rintf(m * 16.0f);
+        code = ((e - 1 + bias) << 3) + (q - 8); /* a carry of q to 16 moves into e */
+    }
+    return (uint8_t)(code == 0 && !fn ? 0 : sign | code);
 }

@@ -31,8 +31,10 @@ typedef enum hy_dtype {
     HY_I8 = 24,
     HY_I32 = 26,
     HY_BF16 = 30,
-    HY_F8_E4M3 = 64, /* not in GGUF: KV storage */
-    HY_DTYPE_MAX = 65,
+    /* not in GGUF: KV alone */
+    HY_F8_E4M3 = 64,     /* "fn": bias 7, +-448, S.1111.111 is NaN */
+    HY_F8_E4M3FNUZ = 65, /* bias 8, +-240, no -0: 0x80 is NaN */
+    HY_DTYPE_MAX = 66,
 } hy_dtype;
 
 typedef struct hy_dtype_info {
@@ -60,5 +62,9 @@ float hy_f16_to_f32(uint16_t h);
 uint16_t hy_f32_to_f16(float f);
 float hy_bf16_to_f32(uint16_t h);
 uint16_t hy_f32_to_bf16(float f);
+/* t: HY_F8_E4M3 or HY_F8_E4M3FNUZ. Beyond the largest value, infinities too, it stays at that;
+ * a NaN stays one; fnuz has no -0. */
+float hy_f8_to_f32(hy_dtype t, uint8_t b);
+uint8_t hy_f32_to_f8(hy_dtype t, float f);
 
 #endif

@@ -29,7 +29,7 @@
 
 #include "hal/kv_desc.h"
 
-enum { HY_KV_LINK_TOKENS = 16 }; /* tokens of a wire group, cut at absolute multiples */
+enum { HY_KV_WIRE_TOKENS = 16 }; /* tokens of a wire group, cut at absolute multiples */
 
 /* Part of a destination's heads that one source gives: global head numbers. */
 typedef struct hy_kv_share {
@@ -105,7 +105,7 @@ typedef struct hy_kv_piece {
 typedef struct hy_kv_iter {
     const hy_kv_plan *plan;
     hy_kv_want want;
-    int32_t run; /* of the plan's runs of heads; the fields below say where in it */
+    int32_t lane; /* of the plan; the fields below say where in it */
     int32_t zone, token, layer;
 } hy_kv_iter;
 

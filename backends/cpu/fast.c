@@ -8,6 +8,7 @@
  */
 #include "backends/cpu/attn.h"
 #include "backends/cpu/fast.h"
+#include "backends/cpu/kv.h"
 #include "backends/cpu/ref_int.h"
 #include "core/base/alloc.h"
 
@@ -208,30 +209,18 @@ static const hy_math_ops fast_math = {
     .act_mul = fast_act_mul,
     .add = fast_add,
     .topk = cpu_fast_topk,
+    .kv_pack = cpu_fast_kv_pack,
+    .kv_unpack = cpu_fast_kv_unpack,
     .attn_in = cpu_fast_attn_in,
     .attn_out = cpu_fast_attn_out,
     .ffn = cpu_fast_ffn,
     .head = cpu_fast_head,
 };
 
-static hy_math_ops table; /* fast_math with the reference's ops in its empty slots */
-static pthread_once_t table_once = PTHREAD_ONCE_INIT;
-
-static void table_make(void)
-{
-    table = fast_math;
-#define FROM_REF(slot)                                                                             \
-    if (table.slot == NULL)                                                                        \
-    table.slot = cpu_ref_math.slot
-    FROM_REF(kv_pack);
-    FROM_REF(kv_unpack);
-}
-
 const hy_math_ops *cpu_fast_math(cpu_dev *d)
 {
     (void)d;
-    pthread_once(&table_once, table_make);
-    return &table;
+    return &fast_math;
 }
 
 hy_status cpu_fast_open(cpu_dev *d)
@@ -242,6 +231,7 @@ hy_status cpu_fast_open(cpu_dev *d)
     bool wide = d->isa == CPU_ISA_AVX512;
     f->mm = wide ? &cpu_mm_avx512 : &cpu_mm_avx2;
     f->vec = wide ? &cpu_vec_avx512 : &cpu_vec_avx2;
+    f->kv = wide ? &cpu_kv_avx512 : &cpu_kv_avx2;
     f->attn = wide ? &cpu_attn_avx512 : &cpu_attn_avx2;
     f->l2_panel = wide ? 1 << 20 : 320 << 10;
     hy_status st = cpu_pool_create(d->n_threads, sizeof(cpu_local), &f->pool);

@@ -25,11 +25,13 @@ typedef struct cpu_local {
 struct cpu_chunk;
 
 struct cpu_attn_kern;
+struct cpu_kv_kern;
 
 typedef struct cpu_fast {
     const cpu_mm *mm;
     const cpu_vec *vec;
     const struct cpu_attn_kern *attn;
+    const struct cpu_kv_kern *kv;
     cpu_pool *pool;
     size_t l2_panel;      /* bytes of activations that an item may keep in L2 */
     pthread_mutex_t lock; /* of the chunks */
