@@ -274,9 +274,8 @@ static hy_status open_conn(hy_client_call *x)
     bufferevent_enable(k->bev, EV_READ | EV_WRITE);
     set_timer(x, c->o.connect_timeout_ns);
     if (!is_address(x->host) && c->dns == NULL)
-        c->dns = evdns_base_new(c->o.base,
-                                EVDNS_BASE_INITIALIZE_NAMESERVERS |
-                                    EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+        c->dns = evdns_base_new(c->o.base, EVDNS_BASE_INITIALIZE_NAMESERVERS |
+                                               EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     k->opening = true;
     int rc = bufferevent_socket_connect_hostname(k->bev, c->dns, AF_UNSPEC, x->host, x->port);
     k->opening = false;
@@ -437,7 +436,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     (void)what;
     if (x->phase == CONNECTING) {
         snprintf(why, sizeof(why), "no connection to %s:%d in time", x->host, x->port);
-        finish(x, HY_CLIENT_REFUSED, why);
+        finish(x, HY_CLIENT_UNREACHED, why);
         return;
     }
     snprintf(why, sizeof(why), "%s:%d did not answer in time", x->host, x->port);

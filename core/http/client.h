@@ -27,6 +27,7 @@ typedef struct hy_client_opts {
 typedef enum hy_client_fate {
     HY_CLIENT_DONE,      /* the whole answer was handed on */
     HY_CLIENT_REFUSED,   /* no connection: nothing reached the peer */
+    HY_CLIENT_UNREACHED, /* the same, after silence: the connect timeout */
     HY_CLIENT_CLOSED,    /* the connection ended too early */
     HY_CLIENT_TIMED_OUT, /* the head or the next byte did not come in time */
     HY_CLIENT_BROKEN,    /* what came is not HTTP, or its head is too long */

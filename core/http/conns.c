@@ -2,10 +2,14 @@
  *
  * Connections: their number and their patience. evhttp neither counts them nor limits the time of a
  * whole request (a byte now and then resets its timer), so every bufferevent it makes is kept here
- * with a reference; once a second those that evhttp has freed are forgotten, and those that are
- * late are shut down, which evhttp then sees as the peer's end.
+ * with a reference. Those that evhttp has freed are forgotten by a sweep, each second and before
+ * there are too many; those that are late are shut down, which evhttp then sees as the peer's end.
  *
- * Thread: http stage.  Owner: evhttp owns connections and closes their descriptors.
+ * The descriptor is closed with the last reference, never before: the events of a bufferevent live
+ * as long as it does, and on a number that the system gave to another connection they would take
+ * that one's bytes. evhttp itself shuts the sending side down, so the peer sees the end at once.
+ *
+ * Thread: http stage.  Owner: evhttp owns connections, this file the table.
  */
 #include "core/http/server_int.h"
 
@@ -13,6 +17,8 @@
 
 #include <stdlib.h>
 #include <sys/socket.h>
+
+enum { SWEEP_EVERY = 32 }; /* accepts: most dead connections between two seconds */
 
 hy_status hy_conns__init(hy_server *s)
 {
@@ -42,6 +48,10 @@ static void on_input(struct evbuffer *buf, const struct evbuffer_cb_info *info, 
 {
     hy_conn *c = arg;
     (void)buf;
+    if (is_dead(c)) { /* what it still sends is for nobody */
+        bufferevent_disable(c->bev, EV_READ);
+        return;
+    }
     if (info->n_added == 0 || c->reading || c->handling)
         return;
     c->reading = true;
@@ -52,11 +62,13 @@ struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
 {
     hy_server *s = arg;
     hy_conn *c = NULL;
+    if (++s->n_accepts % SWEEP_EVERY == 0 || s->n_conns + 1 >= s->h->o.max_connections)
+        hy_conns__sweep(s, hy_stage_now(s->h->http));
     for (int i = 0; i < s->h->o.max_connections && c == NULL; i++) {
         if (s->conns[i].bev == NULL)
             c = &s->conns[i];
     }
-    struct bufferevent *bev = bufferevent_socket_new(base, -1, 0);
+    struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (bev == NULL)
         return NULL;
     struct timeval wr = {(time_t)(s->h->o.write_timeout_ns / HY_SEC),

@@ -564,6 +564,8 @@ void hy_server__destroy(hy_server *s)
     if (s->http != NULL)
         evhttp_free(s->http);
     hy_conns__fini(s);
+    if (s->base != NULL)
+        event_base_loop(s->base, EVLOOP_NONBLOCK); /* libevent frees bufferevents from its loop */
     if (s->mail != NULL)
         event_free(s->mail);
     if (s->tick != NULL)

@@ -50,6 +50,7 @@ struct hy_server {
     int fd; /* listening socket until evhttp has it */
     hy_conn *conns;
     int n_conns;
+    unsigned n_accepts;
     hy_slot *slots; /* [max_connections] */
     uint64_t next_id;
     bool paused; /* too many connections: not accepting */

@@ -434,8 +434,8 @@ static void run_call(hy_http *h, hy_call *c)
     }
     c->max_zero = c->q.max_tokens == 0;
     if (!c->rid_given && c->q.request_id != NULL && c->q.request_id[0] != '\0')
-        snprintf(c->rid, sizeof(c->rid), "%s%.128s",
-                 c->api == HY_API_CHAT ? "chatcmpl-" : "cmpl-", c->q.request_id);
+        snprintf(c->rid, sizeof(c->rid), "%s%.128s", c->api == HY_API_CHAT ? "chatcmpl-" : "cmpl-",
+                 c->q.request_id);
     st = hy_stop_set_init(&c->stops, c->q.stop, c->q.stop_len, c->q.n_stop);
     if (st < 0)
         no_memory(&e);

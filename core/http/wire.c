@@ -303,7 +303,7 @@ static hy_status chunk_size(const char *s, uint64_t *out)
     int digits = 0;
     for (;; s++, digits++) {
         char c = (char)(*s | 32);
-        uint64_t d = *s >= '0' && *s <= '9'   ? (uint64_t)(*s - '0')
+        uint64_t d = *s >= '0' && *s <= '9' ? (uint64_t)(*s - '0')
                      : c >= 'a' && c <= 'f' ? (uint64_t)(c - 'a' + 10)
                                             : 16;
         if (d == 16)

@@ -109,6 +109,28 @@ static void test_keep_alive_and_pipelining(void **state)
     close(fd);
 }
 
+/* One connection a request, head and body apart: descriptors are reused at once, and no byte may go
+ * to a connection that was closed before. */
+static void test_connection_a_request(void **state)
+{
+    (void)state;
+    kit_start(&K);
+    static const char head[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                               "Content-Length: 29\r\n\r\n";
+    static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":1}";
+    for (int i = 0; i < 1500; i++) {
+        answer a;
+        int fd = kit_connect(&K);
+        kit_send(fd, head, sizeof(head) - 1);
+        kit_send(fd, body, sizeof(body) - 1);
+        assert_true(kit_read(fd, &a));
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+        assert_true(closes(fd, 2000));
+        close(fd);
+    }
+}
+
 /* More is sent ahead than the server takes while it works: nothing is lost, nothing spins. */
 static void test_sent_ahead(void **state)
 {
@@ -528,6 +550,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         T(test_split),
         T(test_keep_alive_and_pipelining),
+        T(test_connection_a_request),
         T(test_sent_ahead),
         T(test_http_1_0),
         T(test_chunked_body_and_expect),
