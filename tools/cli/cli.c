@@ -84,13 +84,11 @@ static int apply_opt(hy_cli *c, const hy_cli_opt *o, const char *value)
         *o->value = value;
     if (o->conf == NULL)
         return -1;
-    hy_buf b;
-    hy_buf_init(&b);
-    hy_buf_printf(&b, "%s=%s", o->conf, value);
-    hy_status st = hy_conf_set(c->conf, hy_buf_str(&b));
-    hy_buf_fini(&b);
-    if (st < 0) {
-        fprintf(stderr, "halyard: %s: %s\n", o->name, hy_fail_text());
+    char section[64];
+    const char *dot = strrchr(o->conf, '.');
+    snprintf(section, sizeof(section), "%.*s", (int)(dot - o->conf), o->conf);
+    if (hy_conf_put(c->conf, section, dot + 1, value, o->name) < 0) {
+        fprintf(stderr, "halyard: %s\n", hy_fail_text());
         return HY_EXIT_USAGE;
     }
     return -1;
@@ -105,7 +103,7 @@ static int parse_override(hy_cli *c, int argc, char **argv, int *i)
         v = argv[*i];
     }
     if (hy_conf_set(c->conf, v) < 0) {
-        fprintf(stderr, "halyard: -o %s: %s\n", v, hy_fail_text());
+        fprintf(stderr, "halyard: %s\n", hy_fail_text());
         return HY_EXIT_USAGE;
     }
     return -1;
@@ -143,7 +141,9 @@ int hy_cli_parse(hy_cli *c, int argc, char **argv)
         if (rc >= 0)
             return rc;
     }
-    return -1;
+    return c->n_args > 0 && strchr(c->usage, ' ') == NULL
+               ? usage_error(c, "this command takes no argument:", c->args[0])
+               : -1;
 }
 
 hy_conf *hy_cli_conf(void)
@@ -155,6 +155,12 @@ hy_conf *hy_cli_conf(void)
         exit(HY_EXIT_FAIL);
     }
     return c;
+}
+
+hy_status hy_cli_set_model(hy_conf *conf, const char *arg)
+{
+    return hy_cli_is_ini(arg) ? hy_conf_load_file(conf, arg)
+                              : hy_conf_put(conf, "model", "path", arg, "MODEL");
 }
 
 bool hy_cli_is_ini(const char *arg)

@@ -39,7 +39,7 @@ typedef struct hy_cli_opt {
 } hy_cli_opt;
 
 typedef struct hy_cli {
-    const char *usage; /* "run MODEL [-p TEXT]" */
+    const char *usage; /* "run MODEL [-p TEXT]"; one word: the command takes no arguments */
     const char *about; /* a paragraph */
     const hy_cli_opt *opts;
     size_t n_opts;
@@ -61,6 +61,8 @@ hy_status hy_cli_model_path(const hy_conf *conf, const char *model, char **out);
 /* Folder where fetched models lie: [fetch] cache_dir, else $HY_MODELS, else ~/.cache/halyard.
  * malloc'd. */
 char *hy_cli_cache_dir(const hy_conf *conf);
+/* The argument MODEL | FILE.ini: load the file, or put the model into [model] path. */
+hy_status hy_cli_set_model(hy_conf *conf, const char *arg);
 /* True for a positional argument that names a configuration file. */
 bool hy_cli_is_ini(const char *arg);
 

@@ -27,6 +27,12 @@ static void on_sigint(int sig)
     interrupted = 1;
 }
 
+static void catch_sigint(int flags)
+{
+    struct sigaction sa = {.sa_handler = on_sigint, .sa_flags = flags};
+    sigaction(SIGINT, &sa, NULL);
+}
+
 /* What the sched stage reports, for the main thread. */
 typedef struct inbox {
     pthread_mutex_t lock;
@@ -215,6 +221,7 @@ static hy_status turn(session *s, const char *text, size_t len)
     hy_buf_init(&prompt);
     hy_buf_init(&answer);
     hy_tok_ids ids = {0};
+    size_t n_before = json_array_size(s->messages);
     int flags = HY_TOK_PARSE_SPECIAL;
     hy_status st = HY_OK;
     if (s->raw || hy_node_template(s->node) == NULL) {
@@ -228,8 +235,10 @@ static hy_status turn(session *s, const char *text, size_t len)
         st = hy_tok_encode(s->tok, hy_buf_str(&prompt), prompt.len, flags, 0, &ids);
     if (st == HY_OK)
         st = answer_ids(s, &ids, &answer);
-    if (st == HY_OK && !s->raw)
+    if (!s->raw && st == HY_OK)
         add_message(s, "assistant", hy_buf_str(&answer), answer.len);
+    else if (json_array_size(s->messages) > n_before) /* the chat can go on without it */
+        json_array_remove(s->messages, n_before);
     hy_tok_ids_fini(&ids);
     hy_buf_fini(&prompt);
     hy_buf_fini(&answer);
@@ -242,12 +251,16 @@ static int chat(session *s)
     size_t cap = 0;
     bool tty = isatty(STDIN_FILENO) == 1;
     if (tty)
-        fprintf(stderr, "Chat with %s. An empty line or Ctrl-D ends; Ctrl-C stops an answer.\n",
-                hy_node_model(s->node)->cfg.name);
+        fprintf(
+            stderr,
+            "Chat with %s. Ctrl-C stops an answer; an empty line, Ctrl-C or Ctrl-D here ends.\n",
+            hy_node_model(s->node)->cfg.name);
     for (;;) {
         if (tty)
             fputs("> ", stderr);
+        catch_sigint(0); /* Ctrl-C at the prompt ends the chat */
         ssize_t n = getline(&line, &cap, stdin);
+        catch_sigint(SA_RESTART);
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
         if (n <= 0)
@@ -315,13 +328,18 @@ static hy_status read_args(const run_args *a, session *s)
     return HY_OK;
 }
 
-static int run(const hy_conf *conf, const char *model, const run_args *a)
+static int run(hy_conf *conf, const char *model, const run_args *a)
 {
     session s = {0};
     char *path = NULL;
     hy_node_opts o = {.conf = conf};
     hy_log_set_level(a->verbose ? HY_LOG_INFO : HY_LOG_WARN);
-    if (read_args(a, &s) < 0 || hy_cli_model_path(conf, model, &path) < 0)
+    if (read_args(a, &s) < 0) {
+        hy_cli_fail("run");
+        return HY_EXIT_USAGE;
+    }
+    if (hy_cli_set_model(conf, model) < 0 ||
+        hy_cli_model_path(conf, hy_conf_str(conf, "model", "path"), &path) < 0)
         return hy_cli_fail("run");
     o.model_path = path;
     signal(SIGPIPE, SIG_IGN);
@@ -329,8 +347,7 @@ static int run(const hy_conf *conf, const char *model, const run_args *a)
         free(path);
         return hy_cli_fail("run");
     }
-    struct sigaction sa = {.sa_handler = on_sigint, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &sa, NULL);
+    catch_sigint(SA_RESTART);
     s.tok = hy_node_tok(s.node);
     s.messages = json_array();
     if (a->system != NULL)
@@ -399,13 +416,14 @@ int hy_cmd_run(int argc, char **argv)
         {.name = "--verbose", .letter = 'v', .flag = &a.verbose, .help = "log what is loaded"},
     };
     hy_conf *conf = hy_cli_conf();
-    hy_cli cli = {
-        .usage = "run MODEL [-p TEXT]",
-        .about = "Answer a prompt, or chat. MODEL is a GGUF file, a Hugging Face folder or a\n"
-                 "fetched name. The text goes through the model's chat template if it has one.",
-        .opts = opts,
-        .n_opts = HY_COUNTOF(opts),
-        .conf = conf};
+    hy_cli cli = {.usage = "run MODEL [-p TEXT]",
+                  .about =
+                      "Answer a prompt, or chat. MODEL is a GGUF file, a Hugging Face folder, a\n"
+                      "fetched name or FILE.ini. The text goes through the model's chat template "
+                      "if it has one.",
+                  .opts = opts,
+                  .n_opts = HY_COUNTOF(opts),
+                  .conf = conf};
     int rc = hy_cli_parse(&cli, argc, argv);
     if (rc < 0 && cli.n_args != 1) {
         fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);

@@ -119,12 +119,7 @@ int hy_cmd_serve(int argc, char **argv)
         .opts = opts,
         .n_opts = HY_COUNTOF(opts),
         .conf = conf};
-    /* The file first, so that options override it wherever they stand. */
-    hy_status st = HY_OK;
-    for (int i = 1; i < argc && st == HY_OK; i++)
-        if (argv[i][0] != '-' && hy_cli_is_ini(argv[i]))
-            st = hy_conf_load_file(conf, argv[i]);
-    int rc = st < 0 ? hy_cli_fail("serve") : hy_cli_parse(&cli, argc, argv);
+    int rc = hy_cli_parse(&cli, argc, argv);
     if (rc < 0 && cli.n_args != 1) {
         fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);
         rc = HY_EXIT_USAGE;
@@ -132,9 +127,7 @@ int hy_cmd_serve(int argc, char **argv)
     char *path = NULL;
     hy_log_level level = HY_LOG_INFO;
     if (rc < 0) {
-        bool ini = hy_cli_is_ini(cli.args[0]);
-        if (!ini)
-            st = hy_conf_put(conf, "model", "path", cli.args[0], "MODEL");
+        hy_status st = hy_cli_set_model(conf, cli.args[0]); /* -o stands above the file */
         if (st == HY_OK)
             st = hy_log_level_parse(hy_conf_str(conf, "node", "log_level"), &level);
         if (st == HY_OK)
