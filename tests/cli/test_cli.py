@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The `halyard` command: help, exit statuses (0 done, 1 failed, 2 used wrongly) and messages.
+
+Usage: test_cli.py BINARY [TEST...]
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BINARY = os.path.abspath(sys.argv.pop(1))
+COMMANDS = ("run", "serve", "fetch", "inspect", "tokenize", "devices", "conform", "config", "bench")
+SMOLLM2 = os.path.join(os.environ.get("HY_MODELS", ""), "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+def halyard(*args, stdin="", **env):
+    return subprocess.run([BINARY, *args], capture_output=True, text=True, timeout=120, input=stdin,
+                          env={**os.environ, **env})
+
+
+class Cli(unittest.TestCase):
+    def fails(self, args, status, *words, **env):
+        p = halyard(*args, **env)
+        self.assertEqual(p.returncode, status, p.stdout + p.stderr)
+        self.assertEqual(p.stdout, "")
+        for w in words:
+            self.assertIn(w, p.stderr)
+        return p.stderr
+
+    def test_help(self):
+        for args in (("--help",), ("-h",), ("help",)):
+            p = halyard(*args)
+            self.assertEqual(p.returncode, 0)
+            for c in COMMANDS:
+                self.assertIn(f"\n  {c}", p.stdout)
+        for c in COMMANDS:
+            p = halyard(c, "--help")
+            self.assertEqual((p.returncode, p.stderr), (0, ""), c)
+            self.assertTrue(p.stdout.startswith(f"Usage: halyard {c}"), c)
+            self.assertLessEqual(max(map(len, p.stdout.split("\n"))), 110, c)
+        self.assertTrue(re.fullmatch(r"halyard \d+\.\d+\.\d+\n", halyard("--version").stdout))
+
+    def test_used_wrongly(self):
+        self.fails((), 2, "Usage")
+        self.fails(("nope",), 2, "nope", "Usage")
+        for c in COMMANDS:
+            self.fails((c, "--bogus"), 2, "--bogus")
+        for c in ("run", "serve", "inspect", "tokenize", "bench"):
+            self.fails((c,), 2, "Usage")
+        self.fails(("serve", "a", "b"), 2, "Usage")
+        self.fails(("devices", "x"), 2, "x")
+        self.fails(("serve", "x", "--port"), 2, "--port")
+        self.fails(("serve", "x", "--port", "abc"), 2, "--port", "abc")
+        self.fails(("serve", "x", "-o"), 2, "-o")
+        self.fails(("run", "x", "--temperature", "hot"), 2, "--temperature", "hot")
+        self.fails(("run", "x", "--top-p", "0"), 2, "--top-p")
+        self.fails(("run", "x", "-n", "0"), 2, "--max-tokens")
+
+    def test_overrides(self):
+        self.assertIn("did you mean 'context'", self.fails(("serve", "x", "-o", "engine.contxt=5"), 2))
+        self.fails(("serve", "x", "-o", "a=b"), 2, "section.key=value")
+        self.fails(("serve", "x", "-o", "engine.threads=x"), 2, "threads")
+        self.fails(("serve", "x", "-ochef.x=1"), 2, "chef")
+
+    def test_models(self):
+        for c in ("run", "serve", "inspect", "tokenize", "bench"):
+            self.fails((c, "nope"), 1, "nope", "halyard fetch")
+            with tempfile.TemporaryDirectory() as d:
+                self.fails((c, "smollm2"), 1, "halyard fetch smollm2", HY_MODELS=d)
+            self.fails((c, "/etc/passwd"), 1, "/etc/passwd", "not a GGUF file")
+
+    def test_configuration_file(self):
+        with tempfile.TemporaryDirectory() as d:
+            ini = os.path.join(d, "x.ini")
+            with open(ini, "w") as f:
+                f.write("[model]\npath = nothing-here\n[http]\nport = 1234\n")
+            for c in ("run", "serve"):
+                self.fails((c, ini), 1, "nothing-here")
+                self.fails((c, ini, "-o", "model.path=other"), 1, "other")
+                self.fails((c, "-o", "model.path=other", ini), 1, "other")
+                self.fails((c, os.path.join(d, "none.ini")), 1, "none.ini")
+            p = halyard("config", ini, "-o", "http.port=99")
+            self.assertEqual(p.returncode, 0)
+            self.assertIn("port = 99", p.stdout)
+            with open(ini, "w") as f:
+                f.write("[http]\nprt = 1\n")
+            for c in ("run", "serve", "config"):
+                self.fails((c, ini), 1, "x.ini:2", "did you mean 'port'")
+
+    def test_manual(self):
+        p = halyard("config")
+        self.assertEqual(p.returncode, 0)
+        for key in ("[engine]", "threads", "[kv]", "[http]", "[backend.cpu]", "isa"):
+            self.assertIn(key, p.stdout)
+        example = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../conf/all.ini")
+        self.assertEqual(halyard("config", example).returncode, 0)
+
+    def test_devices(self):
+        p = halyard("devices")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("cpu0:", p.stdout)
+        self.fails(("conform", "--backend", "abacus"), 1, "abacus")
+
+    @unittest.skipUnless(os.path.exists(SMOLLM2), "no SmolLM2 under $HY_MODELS")
+    def test_run(self):
+        p = halyard("run", SMOLLM2, "-p", "What is the capital of France? Answer with one word.", "-n", "8")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("Paris", p.stdout)
+        self.assertEqual(p.stderr, "")
+        p = halyard("run", SMOLLM2, "-n", "8", stdin="My name is Ada.\nWhat is my name?\n")
+        self.assertEqual((p.returncode, len(p.stdout.strip().split("\n"))), (0, 2), p.stdout)
+        p = halyard("run", SMOLLM2, "-p", "word " * 3000, "-c", "256")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("256", p.stderr)
+
+    @unittest.skipUnless(os.path.exists(SMOLLM2), "no SmolLM2 under $HY_MODELS")
+    def test_inspect_and_tokenize(self):
+        p = halyard("inspect", SMOLLM2, "--tensors")
+        self.assertEqual(p.returncode, 0)
+        self.assertIn("llama", p.stdout)
+        self.assertIn("blk.29.ffn_down.weight", p.stdout)
+        ids = halyard("tokenize", SMOLLM2, "Hello, world").stdout.split()
+        self.assertTrue(ids)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
