@@ -133,8 +133,7 @@ int hy_cmd_fetch(int argc, char **argv)
          .letter = 'd',
          .arg = "DIR",
          .value = &dir_arg,
-         .help = "folder to put it in (default: [fetch] cache_dir, else $HY_MODELS, else "
-                 "~/.cache/halyard)"},
+         .help = "folder for it ([fetch] cache_dir, $HY_MODELS or ~/.cache/halyard)"},
         {.name = "--sha256", .arg = "HEX", .value = &sha, .help = "what the file's digest must be"},
     };
     hy_conf *conf = hy_cli_conf();

@@ -6,6 +6,7 @@
  */
 #include "core/base/log.h"
 #include "core/node/node.h"
+#include "core/node/role.h"
 #include "tools/cli/cli.h"
 
 #include <errno.h>
@@ -130,7 +131,10 @@ int hy_cmd_serve(int argc, char **argv)
         hy_status st = hy_cli_set_model(conf, cli.args[0]); /* -o stands above the file */
         if (st == HY_OK)
             st = hy_log_level_parse(hy_conf_str(conf, "node", "log_level"), &level);
+        unsigned stages = 0;
         if (st == HY_OK)
+            st = hy_role_stages(hy_conf_str(conf, "node", "role"), &stages);
+        if (st == HY_OK && (stages & HY_ROLE_EXEC))
             st = hy_cli_model_path(conf, hy_conf_str(conf, "model", "path"), &path);
         hy_log_set_level(level);
         rc = st < 0 ? hy_cli_fail("serve") : serve(conf, path);
