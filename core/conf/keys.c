@@ -116,6 +116,40 @@ const hy_conf_key hy_conf__keys[] = {
     INT("http", "max_logprobs", "20", "0", "1000",
         "Most alternatives that a request may ask for with logprobs."),
 
+    ENUM("router", "mode", "pull", "pull|push",
+         "pull: prefill first, then decode with what prefill answered. push: both at once, joined "
+         "by a transfer id."),
+    ENUM("router", "policy", "least", "least|round_robin",
+         "Which worker takes a request: the one with the fewest under way, or each in turn."),
+    SIZE("router", "min_prefill_chars", "0", "0", "1G",
+         "A shorter prompt (bytes, as JSON) goes to a decode node alone."),
+    INT("router", "retries", "2", "0", "100",
+        "Further workers to try when one fails before the first byte of its answer."),
+    TIME("router", "health_interval", "2s", "10ms", "1h",
+         "Time between two checks of a worker (GET /health)."),
+    TIME("router", "health_timeout", "5s", "10ms", "1h",
+         "A check that is not answered for this long counts as silence."),
+    INT("router", "down_after", "3", "1", "1000",
+        "Silent checks in a row until a worker is down and what it has in work is given up. A "
+        "refused connection marks it down at once."),
+    TIME("router", "connect_timeout", "2s", "1ms", "10m", "To connect to a worker."),
+    TIME("router", "prefill_timeout", "5m", "1ms", "1d",
+         "Longest time for prefill; after it decode does all by itself."),
+    TIME("router", "answer_timeout", "0s", "0s", "1d",
+         "Longest wait for decode's answer to begin: the first token of a stream, else all of it. "
+         "0: as long as the worker passes its checks."),
+    TIME("router", "stall_timeout", "2m", "0s", "1d",
+         "Longest time between two pieces of an answer. 0: as long as the worker passes its "
+         "checks."),
+    SIZE("router", "max_answer", "64M", "64k", "4G",
+         "Largest answer that is no stream; such answers are kept whole before they go out."),
+    SIZE("router", "max_unsent", "1M", "4k", "1G",
+         "Unsent bytes of a stream to a slow reader from which on its worker is made to wait."),
+
+    ENUM("peer.*", "role", "all", "all|prefill|decode|both",
+         "What the router asks this node for: prefill, decode, both, or whole requests (all)."),
+    STRING("peer.*", "url", "", "Where its HTTP is: http://HOST:PORT."),
+
     STRING("backend", "name", "cpu", "Compute backend. `halyard devices` lists those found."),
     ENUM("backend.cpu", "isa", "auto", "auto|scalar|avx2|avx512",
          "Instruction set of the kernels. Changes the speed, never a bit of the result. One that "

@@ -91,3 +91,8 @@ hy_status hy_server__bind(const hy_http_opts *o, int *fd_out, int *port_out)
     *port_out = port_of(*fd_out);
     return HY_OK;
 }
+
+hy_status hy_http_bind(const hy_http_opts *o, int *fd_out, int *port_out)
+{
+    return hy_server__bind(o, fd_out, port_out);
+}

@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 
 enum {
@@ -577,31 +576,4 @@ void hy_client_destroy(hy_client *c)
     if (c->dns != NULL)
         evdns_base_free(c->dns, 0);
     free(c);
-}
-
-hy_status hy_client_parse_url(const char *url, char **host_out, int *port_out)
-{
-    const char *p = url, *host;
-    size_t len;
-    long port = 80;
-    if (strncasecmp(p, "http://", 7) != 0)
-        return hy_fail(HY_E_INVAL, "'%s' is no URL of the form http://HOST:PORT", url);
-    p += 7;
-    host = *p == '[' ? p + 1 : p;
-    len = *p == '[' ? strcspn(host, "]") : strcspn(host, ":/");
-    p = host + len + (*p == '[' && host[len] == ']');
-    if (*p == ':') {
-        char *end;
-        port = strtol(p + 1, &end, 10);
-        if (end == p + 1)
-            port = 0;
-        p = end;
-    }
-    if (len == 0 || port < 1 || port > 65535 || (*p != '\0' && strcmp(p, "/") != 0))
-        return hy_fail(HY_E_INVAL, "'%s' is no URL of the form http://HOST:PORT", url);
-    *host_out = strndup(host, len);
-    if (*host_out == NULL)
-        return hy_fail(HY_E_NOMEM, "out of memory");
-    *port_out = (int)port;
-    return HY_OK;
 }

@@ -69,8 +69,4 @@ void hy_client_pause(hy_client_call *x, bool pause);
 /* Close kept connections to this address: the peer has died. */
 void hy_client_forget(hy_client *c, const char *host, int port);
 
-/* "http://host:port" (a path of "/" is fine; port 80 when none is given) into host, malloc'd, and
- * port. HY_E_INVAL. */
-hy_status hy_client_parse_url(const char *url, char **host_out, int *port_out);
-
 #endif

@@ -56,6 +56,10 @@ typedef struct hy_http_opts {
 
 void hy_http_opts_init(hy_http_opts *o);
 
+/* A listening socket for o->host and o->port, for servers of another kind. Fails as hy_http_create
+ * does; the caller closes *fd_out. */
+hy_status hy_http_bind(const hy_http_opts *o, int *fd_out, int *port_out);
+
 /* Binds the port. HY_E_INVAL: the options, with what to change; HY_E_DENIED: a non-loopback host
  * without a key; HY_E_IO: the port is in use or the address is not ours. */
 hy_status hy_http_create(const hy_http_opts *o, hy_http **out);

@@ -15,6 +15,7 @@
 #include "core/exec/stage.h"
 #include "core/http/http.h"
 #include "core/node/generation.h"
+#include "core/node/node_int.h"
 #include "core/node/role.h"
 #include "core/node/size.h"
 #include "core/text/load.h"
@@ -39,6 +40,7 @@ struct hy_node {
     hy_engine *engine;
     hy_runtime *runtime;
     hy_http *http;
+    hy_route *route; /* role router: the only part */
     char *served_name;
     char *api_key;
     const char *names[2]; /* the second: what the user called the model */
@@ -172,38 +174,12 @@ static hy_status choose_name(hy_node *n, const char *path, const char *alias)
     return HY_OK;
 }
 
-/* Keys, one a line: api_key, or what api_key_file holds. */
-static hy_status read_key(hy_node *n)
-{
-    const char *file = hy_conf_str(n->conf, "http", "api_key_file");
-    if (*file == '\0') {
-        n->api_key = strdup(hy_conf_str(n->conf, "http", "api_key"));
-        return n->api_key != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
-    }
-    struct stat info;
-    hy_buf b;
-    hy_buf_init(&b);
-    hy_status st = hy_file_read(file, 65536, &b);
-    if (st < 0)
-        hy_fail_in(st, "[http] api_key_file: ");
-    else if (stat(file, &info) == 0 && (info.st_mode & 077) != 0)
-        st = hy_fail(HY_E_DENIED,
-                     "[http] api_key_file: %s may be read by others (mode %04o): chmod 600", file,
-                     (unsigned)info.st_mode & 07777);
-    else if (b.data == NULL || strspn(hy_buf_str(&b), " \t\r\n") == b.len)
-        st = hy_fail(HY_E_INVAL, "[http] api_key_file: %s holds no key", file);
-    else
-        n->api_key = hy_buf_take(&b);
-    hy_buf_fini(&b);
-    return st;
-}
-
 static hy_status build_http(hy_node *n)
 {
     const hy_conf *c = n->conf;
     hy_http_opts o;
     hy_http_opts_init(&o);
-    HY_TRY(read_key(n));
+    HY_TRY(hy_node__read_key(c, &n->api_key));
     o.engine = n->engine;
     o.tok = n->tok;
     o.chat = n->chat;
@@ -265,10 +241,14 @@ static hy_status create(hy_node *n, const hy_node_opts *o)
 {
     unsigned stages;
     HY_TRY(hy_role_stages(hy_conf_str(n->conf, "node", "role"), &stages));
-    HY_TRY(load(n, o));
     n->metrics = hy_metrics_create();
     if (n->metrics == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
+    if (stages & HY_ROLE_ROUTER) {
+        HY_TRY(hy_node__read_key(n->conf, &n->api_key));
+        return hy_node__router_create(n->conf, n->api_key, n->metrics, &n->route);
+    }
+    HY_TRY(load(n, o));
     HY_TRY(build_engine(n));
     HY_TRY(hy_runtime_start(n->runtime));
     n->started = true;
@@ -292,8 +272,21 @@ hy_status hy_node_create(const hy_node_opts *o, hy_node **out)
     return HY_OK;
 }
 
+static hy_status drain_route(hy_node *n, uint64_t timeout_ns)
+{
+    hy_route_stop_accepting(n->route);
+    for (uint64_t t = 0; hy_route_active(n->route) > 0; t += 10000000) {
+        if (t >= timeout_ns)
+            return hy_fail(HY_E_TIMEOUT, "%d requests still run", hy_route_active(n->route));
+        usleep(10000);
+    }
+    return HY_OK;
+}
+
 hy_status hy_node_drain(hy_node *n, uint64_t timeout_ns)
 {
+    if (n->route != NULL)
+        return drain_route(n, timeout_ns);
     if (n->http != NULL) {
         if (!n->draining)
             hy_http_stop_accepting(n->http);
@@ -312,6 +305,7 @@ void hy_node_destroy(hy_node *n)
     if (n == NULL)
         return;
     hy_http_destroy(n->http);
+    hy_route_destroy(n->route);
     if (n->started)
         hy_runtime_stop(n->runtime);
     hy_runtime_destroy(n->runtime);
@@ -356,16 +350,24 @@ int32_t hy_node_context(const hy_node *n)
 
 int hy_node_port(const hy_node *n)
 {
+    if (n->route != NULL)
+        return hy_route_port(n->route);
     return n->http != NULL ? hy_http_port(n->http) : 0;
 }
 
 hy_status hy_node_health(hy_node *n, const char **text_out)
 {
+    if (n->route != NULL)
+        return hy_route_health(n->route, text_out);
     return hy_runtime_failed(n->runtime, text_out);
 }
 
 void hy_node_describe(const hy_node *n, hy_buf *out)
 {
+    if (n->route != NULL) {
+        hy_node__router_describe(n->conf, n->route, out);
+        return;
+    }
     hy_dev_props p;
     const hy_model_cfg *c = &n->model->cfg;
     memset(&p, 0, sizeof(p));

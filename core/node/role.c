@@ -21,7 +21,7 @@ static const struct {
     {"ffn", 0},
     {"cache", 0},
     {"store", 0},
-    {"router", 0},
+    {"router", HY_ROLE_ROUTER},
     {"planner", 0},
 };
 
@@ -32,7 +32,7 @@ hy_status hy_role_stages(const char *role, unsigned *stages_out)
             continue;
         if (roles[i].stages == 0)
             return hy_fail(HY_E_UNSUPPORTED,
-                           "[node] role = %s: this version runs the role 'all' only", role);
+                           "[node] role = %s: this version does not run this role yet", role);
         *stages_out = roles[i].stages;
         return HY_OK;
     }

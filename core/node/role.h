@@ -11,9 +11,10 @@
 #include "core/base/status.h"
 
 enum {
-    HY_ROLE_HTTP = 1,  /* http and text */
-    HY_ROLE_SCHED = 2, /* sched */
-    HY_ROLE_EXEC = 4,  /* exec on a device */
+    HY_ROLE_HTTP = 1,   /* http and text */
+    HY_ROLE_SCHED = 2,  /* sched */
+    HY_ROLE_EXEC = 4,   /* exec on a device */
+    HY_ROLE_ROUTER = 8, /* route, and none of the others: no model */
 };
 
 /* HY_E_INVAL: unknown; HY_E_UNSUPPORTED: known, but this build has no stages for it yet. */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of the node: what its two kinds, a node with a model and a router, share.
+ *
+ * Thread: main.  Owner: see each function.
+ */
+#ifndef HY_NODE_NODE_INT_H
+#define HY_NODE_NODE_INT_H
+
+#include "core/base/metric.h"
+#include "core/conf/conf.h"
+#include "core/route/route.h"
+
+/* Keys of clients, one a line: [http] api_key, or what api_key_file holds. malloc'd. */
+hy_status hy_node__read_key(const hy_conf *c, char **out);
+/* The router of [router], [peer.NAME] and [http], started. */
+hy_status hy_node__router_create(const hy_conf *c, const char *api_key, hy_metrics *m,
+                                 hy_route **out);
+/* One line per fact: workers, address. */
+void hy_node__router_describe(const hy_conf *c, const hy_route *r, hy_buf *out);
+
+#endif
