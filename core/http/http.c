@@ -52,6 +52,7 @@ void hy_call__destroy(hy_call *c)
     for (size_t i = 0; i < c->n_prompts; i++) {
         free(c->prompts[i].ids);
         free(c->prompts[i].text);
+        free(c->prompts[i].handover);
         if (c->subs != NULL)
             hy_sub__destroy(c->subs[i]);
     }

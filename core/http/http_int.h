@@ -32,7 +32,7 @@ typedef struct hy_prompt {
     char *text; /* echo; NULL: not wanted */
     size_t text_len;
     int32_t n_cached;
-    bool left; /* its last event came */
+    char *handover; /* JSON text for kv_transfer_params; NULL: null */
 } hy_prompt;
 
 struct hy_choice; /* out_int.h */
@@ -105,6 +105,7 @@ typedef struct hy_sub {
     hy_evs in;
     bool posted;
     hy_api_error error; /* of a last event that failed */
+    char *handover;     /* connector fields for the client; read after the last event */
     hy_evs taken;       /* out stage's own */
 } hy_sub;
 

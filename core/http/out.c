@@ -146,8 +146,8 @@ static void on_token(hy_out *o, hy_call *c, hy_sub *s, hy_choice *x, const hy_ev
 {
     if (x->done)
         return; /* came after the stop string matched */
-    bool stop = is_stop_token(o->h, &c->q, ev->id) && x->n_tok >= c->q.min_tokens;
     x->n_tok++;
+    bool stop = is_stop_token(o->h, &c->q, ev->id) && x->n_tok >= c->q.min_tokens;
     if (c->max_zero)
         return;
     bool ok = !c->q.return_token_ids || add_id(x, ev->id);
@@ -316,6 +316,8 @@ static void unstick(hy_out *o, hy_call *c)
 static void end_sub(hy_out *o, hy_call *c, hy_sub *s)
 {
     c->subs[s->prompt] = NULL;
+    c->prompts[s->prompt].handover = s->handover;
+    s->handover = NULL;
     c->n_left--;
     atomic_fetch_sub(&o->h->n_subs, 1);
     hy_sub__destroy(s);

@@ -237,7 +237,9 @@ void hy_out__answer_json(const hy_http *h, hy_call *c, hy_buf *b)
         prompt_ids(c, &c->prompts[0], true, b);
         hy_buf_puts(b, ",\"prompt_text\":null");
     }
-    hy_buf_puts(b, ",\"kv_transfer_params\":null}");
+    hy_buf_puts(b, ",\"kv_transfer_params\":");
+    hy_buf_puts(b, c->prompts[0].handover != NULL ? c->prompts[0].handover : "null");
+    hy_buf_putc(b, '}');
 }
 
 static void chunk_head(const hy_http *h, const hy_call *c, hy_buf *b)

@@ -51,6 +51,7 @@ void hy_sub__destroy(hy_sub *s)
         return;
     free_evs(&s->in);
     free_evs(&s->taken);
+    free(s->handover);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -89,7 +90,9 @@ static void add_token(hy_evs *e, const hy_req_event *ev, int32_t i)
         e->failed = true;
         return;
     }
-    e->ev[e->n++] = (hy_ev){.kind = ev->kind,
+    /* the token that ended a choice comes with its end */
+    hy_req_event_kind kind = ev->kind == HY_REQ_FINISHED ? HY_REQ_TOKEN : ev->kind;
+    e->ev[e->n++] = (hy_ev){.kind = kind,
                             .choice = ev->choice,
                             .pos = ev->first + i,
                             .id = t->id,
@@ -153,6 +156,8 @@ void hy_sub__on_event(void *arg, const hy_req_event *ev)
     if (ev->kind == HY_REQ_FINISHED) {
         if (ev->finish == HY_FINISH_ERROR)
             error_of(&s->error, ev);
+        if (ev->handover != NULL && s->handover == NULL)
+            s->handover = strdup(ev->handover);
         /* room for the end is kept from the beginning, see hy_sub__take */
         if (room(&s->in, 1, 0))
             s->in.ev[s->in.n++] = (hy_ev){.kind = ev->kind,

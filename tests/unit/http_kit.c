@@ -18,8 +18,13 @@
 
 /* ---- engine ---- */
 
-static void finish(struct hy_engine *e, fake_req *f, int32_t c, hy_finish why, hy_status error)
+/* As the real engine: the token that ended a choice comes with its end (stop >= 0). */
+static void finish_with(struct hy_engine *e, fake_req *f, int32_t c, hy_finish why, hy_status error,
+                        int32_t stop)
 {
+    float lp = -0.5F;
+    hy_token_out t = {stop, 1, lp, f->r->sampling.logprobs > 0, &stop, &lp};
+    f->at[c] += stop >= 0;
     f->done[c] = true;
     bool last = true;
     for (int32_t i = 0; i < f->r->n; i++)
@@ -28,7 +33,10 @@ static void finish(struct hy_engine *e, fake_req *f, int32_t c, hy_finish why, h
                        .id = f->r->id,
                        .choice = c,
                        .finish = why,
-                       .stop_id = why == HY_FINISH_STOP && !f->stop[c] ? e->end_id : -1,
+                       .tok = stop >= 0 ? &t : NULL,
+                       .n_tok = stop >= 0,
+                       .stop_id = stop,
+                       .handover = f->r->handover != NULL ? "{\"remote_port\":5600}" : NULL,
                        .error = error,
                        .error_text = error != HY_OK ? "the fake engine was told to fail" : NULL,
                        .n_prompt = f->r->n_prompt,
@@ -42,6 +50,11 @@ static void finish(struct hy_engine *e, fake_req *f, int32_t c, hy_finish why, h
         e->n_running--;
         e->n_finished++;
     }
+}
+
+static void finish(struct hy_engine *e, fake_req *f, int32_t c, hy_finish why, hy_status error)
+{
+    finish_with(e, f, c, why, error, -1);
 }
 
 static void prompt_lps(fake_req *f)
@@ -66,7 +79,7 @@ static void prompt_lps(fake_req *f)
         f->r->on_event(f->r->arg, &ev);
 }
 
-static void give_token(struct hy_engine *e, fake_req *f, int32_t c, int32_t id)
+static void give_token(fake_req *f, int32_t c, int32_t id)
 {
     int32_t ids[3] = {id, 5, 6};
     float lps[3] = {-0.1234567891F, -3.5F, -INFINITY};
@@ -76,7 +89,6 @@ static void give_token(struct hy_engine *e, fake_req *f, int32_t c, int32_t id)
         .kind = HY_REQ_TOKEN, .id = f->r->id, .choice = c, .tok = &t, .n_tok = 1, .stop_id = -1};
     f->at[c]++;
     f->r->on_event(f->r->arg, &ev);
-    (void)e;
 }
 
 static void step_choice(struct hy_engine *e, fake_req *f, int32_t c)
@@ -91,17 +103,16 @@ static void step_choice(struct hy_engine *e, fake_req *f, int32_t c)
     } else if (at >= f->r->max_tokens) {
         finish(e, f, c, HY_FINISH_LENGTH, HY_OK);
     } else if (at >= e->n_script && e->script_end && !f->r->ignore_eos) {
-        give_token(e, f, c, e->end_id);
-        finish(e, f, c, HY_FINISH_STOP, HY_OK);
+        finish_with(e, f, c, HY_FINISH_STOP, HY_OK, e->end_id);
     } else {
         int32_t id = e->script[at % e->n_script];
-        give_token(e, f, c, id);
         for (size_t i = 0; i < f->r->n_stop; i++) {
             if (f->r->stop_ids[i] == id) {
-                finish(e, f, c, HY_FINISH_STOP, HY_OK);
+                finish_with(e, f, c, HY_FINISH_STOP, HY_OK, id);
                 return;
             }
         }
+        give_token(f, c, id);
     }
 }
 

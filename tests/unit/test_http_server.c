@@ -113,6 +113,20 @@ static void test_completion(void **state)
     assert_string_equal(str_at(v, "choices.0.finish_reason"), "length");
     assert_int_equal(int_at(v, "usage.completion_tokens"), 2);
     json_decref(v);
+    /* the end token has an id and a logprob, and no text */
+    v = post("/v1/completions",
+             "{\"prompt\":\"a\",\"max_tokens\":100,\"logprobs\":1,\"return_token_ids\":true}", 200);
+    size_t n = (size_t)K.engine->n_script + 1;
+    assert_int_equal(json_array_size(at(v, "choices.0.token_ids")), n);
+    assert_int_equal(json_array_size(at(v, "choices.0.logprobs.tokens")), n);
+    assert_string_equal(str_at(v, "choices.0.text"), " Paris is big.");
+    assert_string_equal(str_at(v, "choices.0.finish_reason"), "stop");
+    json_decref(v);
+    answer a =
+        kit_post(&K, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":100,\"stream\":true}");
+    assert_non_null(strstr(a.body, "\"finish_reason\":\"stop\""));
+    assert_null(strstr(a.body, "abort"));
+    answer_free(&a);
 }
 
 static void test_prompts_and_choices(void **state)
@@ -581,6 +595,7 @@ static void test_request_ids(void **state)
                      200);
     assert_string_equal(str_at(v, "id"), "cmpl-mine");
     assert_string_equal(K.engine->last_handover, "{\"do_remote_decode\":true}");
+    assert_int_equal(int_at(v, "kv_transfer_params.remote_port"), 5600);
     json_decref(v);
 }
 
