@@ -74,14 +74,14 @@ bool hy_fab__pass(hy_fab *f, uint64_t *next, int *hot)
         return false;
     bool moved = f->ct->poll(f->ctx, now);
     moved |= hy_fab__links_progress(f, now, hot);
-    for (uint32_t i = 0; i < f->o.max_peers; i++) {
+    for (uint32_t i = 0; i < f->n_slots; i++) {
         fab_peer *p = &f->peers[i];
         if (p->up && p->n_queued > 0)
             moved |= hy_fab__post(f, p, now);
     }
     timers(f, now);
     hy_fab__links_reap(f);
-    for (uint32_t i = 0; i < f->o.max_peers; i++)
+    for (uint32_t i = 0; i < f->n_slots; i++)
         if (f->peers[i].up)
             hy_fab__msg_flush(f, &f->peers[i], now, !moved);
     *next = f->next_timers;

@@ -233,7 +233,7 @@ struct hy_fab {
     } rail[HY_FAB_RAILS_MAX];
     void *own_rail;
     fab_peer *peers;
-    uint32_t peers_gen;
+    uint32_t peers_gen, n_slots; /* slots ever used: loops end there */
     fab_link *links;
     hy_fab_mr *mrs;
     uint64_t next_mr, next_op, next_piece;

@@ -23,7 +23,7 @@ fab_peer *hy_fab__peer(hy_fab *f, hy_fab_peer h)
 
 static fab_peer *find_node(hy_fab *f, const char *node)
 {
-    for (uint32_t i = 0; i < f->o.max_peers; i++)
+    for (uint32_t i = 0; i < f->n_slots; i++)
         if (f->peers[i].used && strcmp(f->peers[i].node, node) == 0)
             return &f->peers[i];
     return NULL;
@@ -40,6 +40,8 @@ static fab_peer *new_peer(hy_fab *f, const fab_hello *h)
         atomic_store(&p->consumed, consumed); /* events of the former may still be polled */
         p->consumed_base = consumed;
         p->used = true;
+        if (i >= f->n_slots)
+            f->n_slots = i + 1;
         p->handle = (uint64_t)++f->peers_gen << 32 | (i + 1);
         p->epoch = h->epoch;
         p->inc = hy_rng_u64(&f->rng) | 1;
@@ -204,7 +206,7 @@ static void redial(hy_fab *f, fab_peer *p)
 
 void hy_fab__peers_timers(hy_fab *f, uint64_t now)
 {
-    for (uint32_t i = 0; i < f->o.max_peers; i++) {
+    for (uint32_t i = 0; i < f->n_slots; i++) {
         fab_peer *p = &f->peers[i];
         if (!p->used)
             continue;

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The link benchmark alone: bench_link [PROVIDERS [MIB [PIECE WINDOW]]]. Figures, never pass or
+ * fail on time.
+ *
+ * Thread: main.  Owner: nothing.
+ */
+#include "core/base/log.h"
+#include "fabric/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void line(void *arg, const char *text)
+{
+    (void)arg;
+    puts(text);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    hy_fab_bench_opts o = {.providers = argc > 1 ? argv[1] : "net,tcp,own",
+                           .total = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1024) << 20,
+                           .raw = true,
+                           .tcp = true,
+                           .small = true,
+                           .idle = true,
+                           .line = line};
+    hy_fab_bench_result r;
+    if (argc > 4) {
+        o.piece_bytes = strtoull(argv[3], NULL, 0);
+        o.window_bytes = strtoull(argv[4], NULL, 0);
+    }
+    hy_log_set_level(HY_LOG_WARN);
+    if (hy_fab_bench(&o, &r) < 0) {
+        fprintf(stderr, "%s\n", hy_fail_text());
+        return 1;
+    }
+    return 0;
+}
