@@ -52,7 +52,8 @@ static int serve(const hy_conf *conf, const char *path)
     hy_node *node = NULL;
     const char *given = hy_conf_str(conf, "model", "path");
     hy_node_opts o = {.conf = conf, .model_path = path, .http = true};
-    if (strcmp(given, path) != 0) /* "smollm2": found in the cache folder under its file's name */
+    if (path != NULL &&
+        strcmp(given, path) != 0) /* "smollm2": found in the cache folder under its file's name */
         o.alias = given;
     if (hy_node_create(&o, &node) < 0) {
         close(fd);
