@@ -106,6 +106,30 @@ INL __m256 min_of(const uint8_t *hdr, const uint8_t *p, const cpu_fmt F, int s, 
     return _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
 }
 
+/* Adds groups g0..g0+chain, summed in int16, to a. */
+INL void chain_sum(const uint8_t *p, const cpu_fmt F, const int32_t *x, const int g0,
+                   const int chain, const int W, __m256i (*a)[2])
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i t[CPU_TILE_I8][2];
+    UNROLL(6)
+    for (int c = 0; c < W; c++)
+        t[c][0] = t[c][1] = _mm256_setzero_si256();
+    UNROLL(8)
+    for (int i = 0; i < chain; i++) {
+        const int g = g0 + (chain == 8 ? i / 2 + i % 2 * 4 : i);
+        __m256i w0 = codes(p, F, g, 0), w1 = codes(p, F, g, 1);
+        UNROLL(6)
+        for (int c = 0; c < W; c++)
+            MACW(t[c][0], t[c][1], w0, w1, x[g * W + c]);
+    }
+    UNROLL(6)
+    for (int c = 0; c < W; c++) {
+        a[c][0] = _mm256_add_epi32(a[c][0], _mm256_madd_epi16(t[c][0], one));
+        a[c][1] = _mm256_add_epi32(a[c][1], _mm256_madd_epi16(t[c][1], one));
+    }
+}
+
 /* Exact sums of one sub-block, rows of both registers. */
 INL void sums(const uint8_t *p, const cpu_fmt F, const int32_t *x, const int32_t *ns, int s,
               const int W, __m256i (*a)[2])
@@ -119,26 +143,9 @@ INL void sums(const uint8_t *p, const cpu_fmt F, const int32_t *x, const int32_t
                                 ? _mm256_slli_epi32(_mm256_set1_epi32(ns[c]), F.zero)
                                 : _mm256_setzero_si256();
     if (chain >= 4) {
-        UNROLL(2)
-        for (int h = 0; h < per / chain; h++) {
-            __m256i t[CPU_TILE_I8][2];
-            UNROLL(6)
-            for (int c = 0; c < W; c++)
-                t[c][0] = t[c][1] = _mm256_setzero_si256();
-            UNROLL(8)
-            for (int i = 0; i < chain; i++) {
-                const int g = s * per + (chain == 8 ? i / 2 + i % 2 * 4 : h * chain + i);
-                __m256i w0 = codes(p, F, g, 0), w1 = codes(p, F, g, 1);
-                UNROLL(6)
-                for (int c = 0; c < W; c++)
-                    MACW(t[c][0], t[c][1], w0, w1, x[g * W + c]);
-            }
-            UNROLL(6)
-            for (int c = 0; c < W; c++) {
-                a[c][0] = _mm256_add_epi32(a[c][0], _mm256_madd_epi16(t[c][0], one));
-                a[c][1] = _mm256_add_epi32(a[c][1], _mm256_madd_epi16(t[c][1], one));
-            }
-        }
+        chain_sum(p, F, x, s * per, chain, W, a);
+        if (per > chain)
+            chain_sum(p, F, x, s * per + chain, chain, W, a);
         return;
     }
     UNROLL(2)

@@ -252,7 +252,7 @@ hy_status cpu_pool_create(int n_threads, size_t scratch_bytes, cpu_pool **out)
                            strerror(e));
         }
         char name[16];
-        snprintf(name, sizeof(name), "hy-cpu-%d", i);
+        snprintf(name, sizeof(name), "hy-cpu-%u", (unsigned)i % 1000);
         pthread_setname_np(p->workers[i].thread, name);
         p->started = i;
     }
