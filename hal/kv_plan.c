@@ -350,7 +350,7 @@ static cut cut_of(const hy_kv_plan *p, const hy_kv_lane *l, bool direct, int32_t
     c.layers = n_layers;
     int32_t units = (t1 - 1) / c.unit - t0 / c.unit + 1;
     size_t per = max / (unit_bytes * (size_t)n_layers);
-    int32_t most = per < (size_t)units ? (int32_t)per : units;
+    int32_t most = per == 0 ? 1 : per < (size_t)units ? (int32_t)per : units;
     c.units = ceil_div(units, ceil_div(units, most));
     return c;
 }

@@ -47,12 +47,13 @@ hy_status hy_kv_share_out(const hy_kv_desc *const *srcs, int32_t n, const hy_kv_
                           int32_t rank, hy_kv_share *out, size_t cap, size_t *n_out);
 
 typedef struct hy_kv_plan_opts {
-    bool lossy;                /* the destination takes other value types, and narrower wires */
-    bool has_wire;             /* wire is set */
-    hy_dtype wire;             /* e.g. HY_I8 to send half of f16; wider than needed is allowed */
-    size_t piece_bytes;        /* most bytes of a piece; 0: 1 MiB. Clamped to 256 KiB..4 MiB */
-    size_t min_run;            /* direct only where runs are at least so long; 0: 4096 */
-    bool never_direct;         /* always pack: memory that the fabric cannot register */
+    bool lossy;         /* the destination takes other value types, and narrower wires */
+    bool has_wire;      /* wire is set */
+    hy_dtype wire;      /* e.g. HY_I8 to send half of f16; wider than needed is allowed */
+    size_t piece_bytes; /* most bytes of a piece; 0: 1 MiB. Clamped to 256 KiB..4 MiB. (A direct
+                     piece is at least one block of one layer, however long.) */
+    size_t min_run;     /* direct only where runs are at least so long; 0: 4096 */
+    bool never_direct;  /* always pack: memory that the fabric cannot register */
     const hy_kv_share *shares; /* heads to move, those of source `src`; NULL: all of dst's */
     size_t n_shares;
     int32_t src;

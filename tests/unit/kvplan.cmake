@@ -1,0 +1,7 @@
+hy_test(kv_plan hy_hal)
+hy_test(kv_desc hy_hal)
+if(HY_CPU_FAST AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    hy_test(kv_kern hy_cpu)
+endif()
+add_executable(bench_kv EXCLUDE_FROM_ALL bench/bench_kv.c)
+target_link_libraries(bench_kv PRIVATE hy_hal)
