@@ -146,6 +146,8 @@ const hy_conf_key hy_conf__keys[] = {
     SIZE("router", "max_unsent", "1M", "4k", "1G",
          "Unsent bytes of a stream to a slow reader from which on its worker is made to wait."),
 
+    PATH("cluster", "secret_file", "",
+         "File with the secret that the cluster's nodes share, mode 0600. `halyard up` makes one."),
     ENUM("peer.*", "role", "all", "all|prefill|decode|both",
          "What the router asks this node for: prefill, decode, both, or whole requests (all)."),
     STRING("peer.*", "url", "", "Where its HTTP is: http://HOST:PORT."),

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * halyard up: the nodes of a cluster file, as processes on this machine.
+ *
+ * Thread: main.  Owner: none.
+ */
+#include "core/base/log.h"
+#include "core/node/role.h"
+#include "tools/cli/cli.h"
+#include "tools/up/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A model that is not there is better known before anything runs. */
+static hy_status check_node(const hy_conf *node)
+{
+    unsigned stages;
+    char *path = NULL;
+    HY_TRY(hy_role_stages(hy_conf_str(node, "node", "role"), &stages));
+    if ((stages & HY_ROLE_EXEC) == 0)
+        return HY_OK;
+    hy_status st = hy_cli_model_path(node, hy_conf_str(node, "model", "path"), &path);
+    free(path);
+    return st;
+}
+
+int hy_cmd_up(int argc, char **argv)
+{
+    hy_conf *conf = hy_cli_conf();
+    bool check = false;
+    const hy_cli_opt opts[] = {
+        {.name = "--check", .help = "read and check all files, start nothing", .flag = &check},
+    };
+    hy_cli cli = {
+        .usage = "up CLUSTER.ini",
+        .about = "Start the nodes of a cluster file on this machine, restart what dies, and stop\n"
+                 "all on Ctrl-C (routers first; a second Ctrl-C kills). Keys of the file:\n"
+                 "docs/CLUSTER.md.",
+        .opts = opts,
+        .n_opts = HY_COUNTOF(opts),
+        .conf = conf};
+    hy_up_plan plan = {0};
+    char exe[4096];
+    hy_status st = hy_conf_add_table(conf, hy_up_keys, hy_up_n_keys);
+    int rc = st < 0 ? hy_cli_fail("up") : hy_cli_parse(&cli, argc, argv);
+    if (rc < 0 && cli.n_args != 1) {
+        fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);
+        rc = HY_EXIT_USAGE;
+    }
+    if (rc < 0) {
+        const hy_up_env env = {hy_cli_conf, check_node};
+        hy_log_set_level(HY_LOG_WARN);
+        ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+        st = n > 0 ? hy_conf_load_file(conf, cli.args[0])
+                   : hy_fail(HY_E_SYS, "/proc/self/exe cannot be read");
+        if (st == HY_OK)
+            exe[n] = '\0';
+        if (st == HY_OK)
+            st = hy_up_plan_make(conf, cli.args[0], &env, &plan);
+        if (st < 0)
+            rc = hy_cli_fail("up");
+        else if (check)
+            rc = HY_EXIT_OK;
+        else
+            rc = hy_up_run(&plan, exe);
+    }
+    hy_up_plan_fini(&plan);
+    hy_conf_destroy(conf);
+    return rc;
+}

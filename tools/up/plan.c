@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a cluster file.
+ *
+ * Thread: main.  Owner: see plan.h.
+ */
+#include "tools/up/plan.h"
+
+#include "core/base/file.h"
+#include "core/node/role.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const hy_conf_key hy_up_keys[] = {
+    {"cluster", "name", HY_CONF_STRING, "halyard", NULL, NULL, NULL,
+     "Name of the cluster: of its folder, and in messages."},
+    {"cluster", "run_dir", HY_CONF_PATH, "", NULL, NULL, NULL,
+     "Folder of logs and of the secret. Empty: NAME in $XDG_RUNTIME_DIR/halyard, else in "
+     "/tmp/halyard-UID."},
+    {"cluster", "start_timeout", HY_CONF_DURATION, "2m", "1s", "1h", NULL,
+     "A node that is not up by then is reported as missing."},
+    {"cluster", "stop_timeout", HY_CONF_DURATION, "30s", "100ms", "1h", NULL,
+     "Time to finish running requests when the cluster stops; then processes are killed."},
+    {"node.*", "file", HY_CONF_PATH, "", NULL, NULL, NULL,
+     "The node's INI file, beside the cluster file or from the working folder."},
+    {"node.*", "set", HY_CONF_LIST, "", NULL, NULL, NULL,
+     "Overrides of the node's file: section.key=value, with commas between."},
+    {"node.*", "restart", HY_CONF_ENUM, "on-failure", NULL, NULL, "never|on-failure|always",
+     "What to do when the node's process ends."},
+    {"node.*", "restart_backoff", HY_CONF_DURATION, "500ms", "10ms", "10m", NULL,
+     "Pause before a restart; doubled each time in a row, up to 30 s."},
+    {"node.*", "max_restarts", HY_CONF_INT, "10", "0", "1000000", NULL,
+     "Restarts in a row (less than a minute up in between) until the node is given up. 0: none."},
+};
+const size_t hy_up_n_keys = HY_COUNTOF(hy_up_keys);
+
+static char *beside(const char *path, const char *file)
+{
+    const char *slash = strrchr(path, '/');
+    hy_buf b;
+    hy_buf_init(&b);
+    if (slash != NULL && file[0] != '/')
+        hy_buf_add(&b, path, (size_t)(slash + 1 - path));
+    hy_buf_puts(&b, file);
+    return hy_buf_take(&b);
+}
+
+static hy_status find_file(const hy_conf *c, const char *path, const char *section, hy_up_node *n)
+{
+    const char *file = hy_conf_str(c, section, "file");
+    if (*file == '\0')
+        return hy_fail(HY_E_INVAL, "[%s] file is missing: name the node's INI file", section);
+    n->file = beside(path, file);
+    if (n->file != NULL && !hy_file_exists(n->file) && hy_file_exists(file)) {
+        free(n->file);
+        n->file = strdup(file);
+    }
+    if (n->file == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    if (!hy_file_exists(n->file))
+        return hy_fail(HY_E_NOTFOUND, "%s: [%s] file: there is no %s",
+                       hy_conf_origin(c, section, "file"), section, n->file);
+    return HY_OK;
+}
+
+/* The node's own configuration: it must load, and say who the node is. */
+static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
+{
+    unsigned stages;
+    hy_conf *c = env->make_conf();
+    if (c == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    hy_status st = hy_conf_load_file(c, n->file);
+    for (size_t i = 0; i < n->n_sets && st == HY_OK; i++) {
+        st = hy_conf_set(c, n->sets[i]);
+        if (st < 0)
+            hy_fail_in(st, "set = %s: ", n->sets[i]);
+    }
+    if (st == HY_OK)
+        st = hy_role_stages(hy_conf_str(c, "node", "role"), &stages);
+    if (st == HY_OK && env->check_node != NULL)
+        st = env->check_node(c);
+    if (st == HY_OK) {
+        n->role = strdup(hy_conf_str(c, "node", "role"));
+        n->host = strdup(hy_conf_str(c, "http", "host"));
+        n->port = (int)hy_conf_int(c, "http", "port");
+        if (n->role == NULL || n->host == NULL)
+            st = hy_fail(HY_E_NOMEM, "out of memory");
+    }
+    hy_conf_destroy(c);
+    return st;
+}
+
+static bool is_name(const char *s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return n > 0 && n <= 40 && s[n] == '\0' && s[0] != '.';
+}
+
+static hy_status make_node(const hy_conf *c, const char *path, const char *section,
+                           const hy_up_env *env, hy_up_node *n)
+{
+    n->name = strdup(section + strlen("node."));
+    n->n_sets = hy_conf_list_len(c, section, "set");
+    n->sets = calloc(n->n_sets + 1, sizeof(char *));
+    if (n->name == NULL || n->sets == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    if (!is_name(n->name))
+        return hy_fail(HY_E_INVAL,
+                       "[%s]: a node's name has letters, digits, '.', '_' and '-', at most 40",
+                       section);
+    for (size_t i = 0; i < n->n_sets; i++) {
+        n->sets[i] = strdup(hy_conf_list_at(c, section, "set", i));
+        if (n->sets[i] == NULL)
+            return hy_fail(HY_E_NOMEM, "out of memory");
+    }
+    n->restart = (hy_up_restart)hy_conf_enum(c, section, "restart");
+    n->backoff_ns = hy_conf_ns(c, section, "restart_backoff");
+    n->max_restarts = (int)hy_conf_int(c, section, "max_restarts");
+    HY_TRY(find_file(c, path, section, n));
+    hy_status st = look_inside(n, env);
+    return st < 0 ? hy_fail_in(st, "[%s]: ", section) : HY_OK;
+}
+
+static hy_status check_ports(const hy_up_plan *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        for (size_t j = 0; j < i; j++)
+            if (p->nodes[i].port != 0 && p->nodes[i].port == p->nodes[j].port)
+                return hy_fail(
+                    HY_E_INVAL,
+                    "[node.%s] and [node.%s] both want port %d: give one of them another "
+                    "with set = http.port=N",
+                    p->nodes[j].name, p->nodes[i].name, p->nodes[i].port);
+    return HY_OK;
+}
+
+static char *default_dir(const char *name)
+{
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    hy_buf b;
+    hy_buf_init(&b);
+    if (xdg != NULL && xdg[0] == '/')
+        hy_buf_printf(&b, "%s/halyard/%s", xdg, name);
+    else
+        hy_buf_printf(&b, "/tmp/halyard-%u/%s", (unsigned)getuid(), name);
+    return hy_buf_take(&b);
+}
+
+/* Keys of nodes do not belong here: a slip that would be silent otherwise. */
+static hy_status check_foreign(const hy_conf *c)
+{
+    const hy_conf_key *k;
+    for (size_t i = 0; (k = hy_conf_key_at(c, i)) != NULL; i++) {
+        if (strcmp(k->section, "cluster") == 0 || strchr(k->section, '*') != NULL)
+            continue;
+        if (hy_conf_is_set(c, k->section, k->key))
+            return hy_fail(HY_E_INVAL,
+                           "%s: [%s] %s is a key of a node: put it into the node's file, or into "
+                           "its set = %s.%s=...",
+                           hy_conf_origin(c, k->section, k->key), k->section, k->key, k->section,
+                           k->key);
+    }
+    if (hy_conf_section_at(c, "peer.*", 0) != NULL)
+        return hy_fail(HY_E_INVAL, "[%s] belongs in a node's file",
+                       hy_conf_section_at(c, "peer.*", 0));
+    return HY_OK;
+}
+
+static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, hy_up_plan *p)
+{
+    const char *dir = hy_conf_str(c, "cluster", "run_dir"), *section;
+    HY_TRY(check_foreign(c));
+    p->name = strdup(hy_conf_str(c, "cluster", "name"));
+    p->secret_file = strdup(hy_conf_str(c, "cluster", "secret_file"));
+    if (p->name == NULL || p->secret_file == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    if (!is_name(p->name))
+        return hy_fail(HY_E_INVAL, "[cluster] name has letters, digits, '.', '_' and '-' only");
+    p->run_dir = *dir != '\0' ? strdup(dir) : default_dir(p->name);
+    p->start_timeout_ns = hy_conf_ns(c, "cluster", "start_timeout");
+    p->stop_timeout_ns = hy_conf_ns(c, "cluster", "stop_timeout");
+    size_t n = 0;
+    while (hy_conf_section_at(c, "node.*", n) != NULL)
+        n++;
+    if (n == 0)
+        return hy_fail(HY_E_INVAL, "%s: a cluster file needs [node.NAME] sections", path);
+    p->nodes = calloc(n, sizeof(*p->nodes));
+    if (p->run_dir == NULL || p->nodes == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
+    for (size_t i = 0; (section = hy_conf_section_at(c, "node.*", i)) != NULL; i++) {
+        p->n = i + 1;
+        HY_TRY(make_node(c, path, section, env, &p->nodes[i]));
+    }
+    return check_ports(p);
+}
+
+hy_status hy_up_plan_make(const hy_conf *c, const char *path, const hy_up_env *env, hy_up_plan *out)
+{
+    hy_up_plan p = {0};
+    hy_status st = make(c, path, env, &p);
+    if (st < 0) {
+        hy_up_plan_fini(&p);
+        return st;
+    }
+    *out = p;
+    return HY_OK;
+}
+
+void hy_up_plan_fini(hy_up_plan *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        hy_up_node *n = &p->nodes[i];
+        for (size_t j = 0; j < n->n_sets && n->sets != NULL; j++)
+            free(n->sets[j]);
+        free(n->sets);
+        free(n->name);
+        free(n->file);
+        free(n->role);
+        free(n->host);
+    }
+    free(p->nodes);
+    free(p->name);
+    free(p->run_dir);
+    free(p->secret_file);
+    *p = (hy_up_plan){0};
+}
