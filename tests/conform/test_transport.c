@@ -7,7 +7,7 @@
  * Thread: the test's, beside the endpoints' own.  Owner: each test closes what it opens.
  */
 #include "core/base/log.h"
-#include "tests/conform/transport.h"
+#include "tests/conform/transport_faults.h"
 #include "tests/unit/cm.h"
 
 #include <string.h>
@@ -488,6 +488,44 @@ static void test_chaos(void **state)
     assert_true(ok > 1000 && failed > 100); /* else the faults or the work are missing */
 }
 
+static void test_rails(void **state)
+{
+    (void)state;
+    faults_rails(im);
+}
+
+static void test_garbage(void **state)
+{
+    (void)state;
+    if (im->loop)
+        skip();
+    faults_garbage(im);
+}
+
+static void test_idle(void **state)
+{
+    (void)state;
+    if (im->loop)
+        skip();
+    faults_idle(im);
+}
+
+static void test_silence(void **state)
+{
+    (void)state;
+    if (im->loop)
+        skip();
+    faults_silence(im);
+}
+
+static void test_kill(void **state)
+{
+    (void)state;
+    if (im->loop)
+        skip();
+    faults_kill(im);
+}
+
 static bool available(void)
 {
     hy_fab_opts o;
@@ -523,6 +561,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
         cmocka_unit_test(test_chaos),
+        cmocka_unit_test(test_rails),
+        cmocka_unit_test(test_garbage),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_kill),
     };
     for (size_t i = 0; i < HY_COUNTOF(impls) && argc > 1; i++)
         if (strcmp(impls[i].name, argv[1]) == 0)

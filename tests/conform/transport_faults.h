@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The transport suite's faults, by name.
+ *
+ * Thread: the test's.  Owner: nothing kept.
+ */
+#ifndef HY_TESTS_TRANSPORT_FAULTS_H
+#define HY_TESTS_TRANSPORT_FAULTS_H
+
+#include "tests/conform/transport.h"
+
+/* Processes: not for the loop. */
+void faults_kill(const tr_impl *im);
+void faults_silence(const tr_impl *im);
+void faults_idle(const tr_impl *im);
+void faults_garbage(const tr_impl *im);
+void faults_rails(const tr_impl *im);
+
+#endif
