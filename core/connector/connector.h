@@ -24,6 +24,13 @@
 #include "core/kv/kv.h"
 #include "hal/backend.h"
 
+enum { HY_CONN_TOP_MAX = 128 }; /* HY_MAX_TOP of core/req */
+
+/* To the sched stage, from connectors that do their work on a stage of their own: data is a
+ * hy_conn_event (hy_malloc), posted on reserved credit. The same as a worker half's report, but at
+ * once and without a step. */
+enum { HY_MSG_CONN_EVENT = 1002 };
+
 /* A sequence as the connector sees it; borrowed for the call. */
 typedef struct hy_conn_req {
     uint64_t uid; /* unique among all sequences of this process: never reused */
@@ -33,8 +40,30 @@ typedef struct hy_conn_req {
     int32_t n_tokens;
     const hy_kv_hash *links; /* [n_links]: one for every 16 tokens */
     int32_t n_links;
-    const char *handover; /* the client's hand-over fields (JSON), NULL: none */
+    int32_t n_prompt;
+    int32_t computed;                  /* tokens whose KV is there */
+    bool rope_long;                    /* longrope: the keys were rotated with the long factors */
+    const char *handover;              /* the client's hand-over fields (JSON), NULL: none */
+    const struct hy_conn_first *first; /* the first output token, once it is there; NULL: not yet */
 } hy_conn_req;
+
+/* A first output token that travels with the KV of its prompt, as sampled by its owner. */
+typedef struct hy_conn_first {
+    int32_t id, rank; /* rank 0: no log-probabilities */
+    float logprob;
+    int32_t n_top;
+    int32_t top_ids[HY_CONN_TOP_MAX];
+    float top_lps[HY_CONN_TOP_MAX];
+    int32_t position; /* of the token in the sequence: the length of the prompt */
+    uint64_t seed;    /* that it was drawn with: the rest is drawn with it too */
+    bool stop;        /* it ended the owner's generation */
+} hy_conn_first;
+
+/* What a connector knows of a sequence's KV elsewhere. */
+typedef struct hy_conn_info {
+    bool remote;                /* it came with a reference to KV elsewhere */
+    const hy_conn_first *first; /* usable when all of the prompt's KV is there; NULL: none */
+} hy_conn_info;
 
 /* Its blocks: table[g].ids[i] covers tokens from i * block_tokens on, -1 out of the window. */
 typedef struct hy_conn_blocks {
@@ -45,13 +74,18 @@ typedef struct hy_conn_blocks {
 typedef enum hy_conn_event_kind {
     HY_CONN_RECEIVED, /* a load ended: the first `valid` of its tokens may be used */
     HY_CONN_SENT,     /* blocks kept by finished() may be freed, whether sending worked or not */
+    HY_CONN_HELD,     /* the peer renewed its lease: the hold's new deadline */
 } hy_conn_event_kind;
 
 typedef struct hy_conn_event {
     hy_conn_event_kind kind;
     uint64_t uid;
     int32_t valid;
-    hy_status status; /* < 0: why not all is valid, or sending failed */
+    hy_status status;     /* < 0: why not all is valid, or sending failed */
+    bool fatal;           /* RECEIVED: do not compute the rest, fail the request */
+    uint64_t deadline_ns; /* HELD */
+    hy_conn_first *first; /* RECEIVED, message only: with its KV; NULL: none. The message's */
+    char text[120];       /* failures: why */
 } hy_conn_event;
 
 typedef struct hy_conn_events {
@@ -80,7 +114,8 @@ typedef struct hy_conn_sched_ops {
     void (*arrived)(void *self, const hy_conn_req *r);
     /* Tokens to be had beyond the first `local`, as a prefix; async: the sequence parks until
      * HY_CONN_RECEIVED, else the worker half has them before the layer that reads them. HY_PENDING:
-     * not known yet, ask in the next step. */
+     * not known yet, ask in the next step. Negative: the request shall fail with that status and
+     * the thread's failure text. */
     hy_status (*matched)(void *self, const hy_conn_req *r, int32_t local, int32_t *n_out,
                          bool *async_out);
     /* Blocks were given; load n_ext tokens after the first `local` (0: nothing). deadline_out:
@@ -98,6 +133,10 @@ typedef struct hy_conn_sched_ops {
     void (*expired)(void *self, uint64_t uid, hy_hold_kind kind);
     /* True while steps without tokens are wanted, so that poll is called. */
     bool (*busy)(void *self);
+    /* After arrived(), any time: may change with the events seen by progressed(). */
+    void (*info)(void *self, uint64_t uid, hy_conn_info *out);
+    /* The first `computed` tokens of a sequence with a hand-over now have their KV. */
+    void (*computed)(void *self, const hy_conn_req *r, const hy_conn_blocks *b);
 } hy_conn_sched_ops;
 
 typedef struct hy_conn_worker_ops {
@@ -120,6 +159,7 @@ typedef struct hy_connector {
     hy_conn_worker_ops worker;
     void *sched_self, *worker_self;
     bool layers; /* worker has layer hooks: exec may skip the calls when false */
+    bool posts;  /* reports by HY_MSG_CONN_EVENT: its transfers need no steps to move on */
 } hy_connector;
 
 /* Copy both tables (each of its own size) and fill what is missing with the null connector's

@@ -57,6 +57,17 @@ static bool busy(void *self)
     return false;
 }
 
+static void info(void *self, uint64_t uid, hy_conn_info *out)
+{
+    (void)self, (void)uid;
+    *out = (hy_conn_info){0};
+}
+
+static void computed(void *self, const hy_conn_req *r, const hy_conn_blocks *b)
+{
+    (void)self, (void)r, (void)b;
+}
+
 const hy_conn_sched_ops hy_conn__null_sched = {
     .size = sizeof(hy_conn_sched_ops),
     .arrived = arrived,
@@ -67,6 +78,8 @@ const hy_conn_sched_ops hy_conn__null_sched = {
     .finished = finished,
     .expired = expired,
     .busy = busy,
+    .info = info,
+    .computed = computed,
 };
 
 static hy_status register_kv(void *self, int32_t group, const hy_kv_pool *pool)

@@ -202,7 +202,7 @@ static int32_t leading(const hy_kv_seq *s, int32_t g, int32_t most)
     return n;
 }
 
-void hy_kv_match(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out)
+void hy_kv_match_prefix(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out)
 {
     const hy_kv *kv = s->kv;
     memset(out, 0, sizeof(*out));

@@ -79,7 +79,7 @@ void hy_kv_seq_fini(hy_kv_seq *s); /* drops its blocks; zero or finished is fine
 /* Hash the whole links of the first n tokens (those hashed before are kept). */
 void hy_kv_chain(hy_kv_seq *s, const int32_t *ids, int32_t n);
 /* Longest prefix, at most max_tokens, that all groups hold; takes nothing. Needs the chain. */
-void hy_kv_match(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out);
+void hy_kv_match_prefix(const hy_kv_seq *s, int32_t max_tokens, hy_kv_hit *out);
 /* The same hit when tokens up to `start` come from elsewhere: window groups need less of it. */
 void hy_kv_match_beyond(const hy_kv_seq *s, int32_t start, hy_kv_hit *hit);
 /* Hold the hit's blocks, as matched just before; the tables are empty. */

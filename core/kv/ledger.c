@@ -173,6 +173,17 @@ bool hy_ledger_extend(hy_ledger *l, uint64_t hold, uint64_t deadline_ns)
     return true;
 }
 
+bool hy_ledger_extend_owner(hy_ledger *l, hy_hold_kind kind, uint64_t owner, uint64_t deadline_ns)
+{
+    bool any = false;
+    for (const hy_hold *h = l->bucket[owner % HY_LEDGER__BUCKETS]; h != NULL; h = h->chain)
+        if (h->owner == owner && h->kind == kind)
+            any = hy_ledger_extend(l, h->id, deadline_ns) || any;
+    if (!any)
+        l->n_unknown++;
+    return any;
+}
+
 uint64_t hy_ledger_next_deadline(const hy_ledger *l)
 {
     return l->n_heap > 0 ? l->heap[0]->deadline_ns : HY_NEVER;

@@ -63,6 +63,8 @@ bool hy_ledger_release_owner(hy_ledger *l, hy_hold_kind kind, uint64_t owner);
 /* A renewed lease: never shortens. A hold already reported as expired stays so. False and counted:
  * no such hold. */
 bool hy_ledger_extend(hy_ledger *l, uint64_t hold, uint64_t deadline_ns);
+/* The same for all holds of that owner and kind. */
+bool hy_ledger_extend_owner(hy_ledger *l, hy_hold_kind kind, uint64_t owner, uint64_t deadline_ns);
 const hy_hold *hy_ledger_find(const hy_ledger *l, uint64_t hold); /* NULL: none */
 /* Earliest deadline, HY_NEVER: none. */
 uint64_t hy_ledger_next_deadline(const hy_ledger *l);

@@ -317,6 +317,7 @@ static hy_job *make_job(hy_engine *e, hy_req *r)
     if (!r->sampling.has_seed) {
         r->sampling.seed = hy_rng_u64_at(e->o.seed, 0, j->seqs[0].uid, 0);
         r->sampling.has_seed = true;
+        j->drew_seed = true;
     }
     make_root(e, j);
     j->chain = e->by_id[r->id % HY_SCHED__JOBS];
@@ -384,6 +385,12 @@ static hy_status on_msg(void *self, hy_msg *m)
     case HY_MSG_STEP_DONE:
         hy_sched__step_done(e, m->data);
         break;
+    case HY_MSG_CONN_EVENT: {
+        const hy_conn_events one = {.ev = m->data, .n = 1, .cap = 1};
+        hy_sched__conn_events(e, &one);
+        hy_msg_drop(m);
+        break;
+    }
     default:
         hy_msg_drop(m);
         return hy_fail(HY_E_INVAL, "sched: message of unknown kind %d", m->kind);

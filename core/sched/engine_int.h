@@ -57,6 +57,7 @@ typedef struct hy_sched_metrics {
     hy_metric *req_prompt, *req_generation, *req_preemptions, *iteration_tokens;
     hy_metric *params_n, *params_max_tokens;
     hy_metric *success[5]; /* by hy_finish */
+    hy_metric *pd_computed;
 } hy_sched_metrics;
 
 struct hy_engine {
@@ -112,6 +113,9 @@ void hy_sched__steps_fini(hy_engine *e);
 
 /* result.c */
 void hy_sched__step_done(hy_engine *e, hy_batch *b);
+/* A running sequence whose prompt's KV is all here takes the first token that came along. True: it
+ * has ended, and may be freed. */
+bool hy_sched__take_first(hy_engine *e, hy_seq *s, const hy_conn_first *f);
 
 /* finish.c */
 /* Give back its blocks and take it out of its queue; the event comes with deliver. Not in_step. */
@@ -126,6 +130,9 @@ void hy_sched__release_held(hy_engine *e, hy_job *j);
 /* The connector's blocks and sequence as it sees them. */
 hy_conn_req hy_sched__conn_req(const hy_seq *s);
 hy_conn_blocks hy_sched__conn_blocks(const hy_engine *e, const hy_seq *s);
+/* The first token that came with the sequence's KV, if it can be used; NULL: none. */
+const hy_conn_first *hy_sched__first(hy_engine *e, hy_seq *s);
+hy_status hy_sched__make_sampler(hy_engine *e, hy_seq *s);
 /* Make a waiting sequence of a new or released one. */
 hy_status hy_sched__enqueue(hy_engine *e, hy_seq *s);
 /* n tokens came through the connector and are used: those of the prompt count as cached. */

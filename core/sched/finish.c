@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "core/sched/engine_int.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +21,10 @@ hy_conn_req hy_sched__conn_req(const hy_seq *s)
                          .n_tokens = s->n_tok,
                          .links = s->kv.links,
                          .n_links = s->kv.n_links,
+                         .n_prompt = s->job->r->n_prompt,
+                         .computed = s->computed,
+                         .rope_long = s->job->rope_long,
+                         .first = s->first,
                          .handover = s->job->r->handover};
 }
 
@@ -38,6 +43,9 @@ hy_status hy_sched__enqueue(hy_engine *e, hy_seq *s)
     const hy_conn_req cr = hy_sched__conn_req(s);
     e->conn->sched.arrived(e->conn->sched_self, &cr);
     s->known = true;
+    hy_conn_info ci;
+    e->conn->sched.info(e->conn->sched_self, s->uid, &ci);
+    s->remote = ci.remote;
     return HY_OK;
 }
 
@@ -205,13 +213,42 @@ void hy_sched__count_loaded(hy_engine *e, hy_seq *s, int32_t n)
     atomic_fetch_add(&e->st.cached_tokens, (uint64_t)used);
 }
 
+const hy_conn_first *hy_sched__first(hy_engine *e, hy_seq *s)
+{
+    const hy_req *r = s->job->r;
+    if (!s->remote || s->n_tok != r->n_prompt || s->no_ext || s->match_cap != INT32_MAX ||
+        s->job->max_new < 1)
+        return NULL;
+    hy_conn_info ci;
+    e->conn->sched.info(e->conn->sched_self, s->uid, &ci);
+    const hy_conn_first *f = ci.first;
+    if (f == NULL || f->position != r->n_prompt || f->id < 0 || f->id >= e->o.vocab)
+        return NULL;
+    const bool logprobs =
+        r->sampling.logprobs < 0 || (f->rank > 0 && f->n_top >= r->sampling.logprobs);
+    return logprobs ? f : NULL;
+}
+
+static bool has_windows(const hy_engine *e)
+{
+    for (int32_t g = 0; g < e->o.n_groups; g++)
+        if (e->windows[g] > 0)
+            return true;
+    return false;
+}
+
 /* What arrived counts as computed, the rest is computed here. False: not even that can be used,
  * because a window group has no blocks so far back: from the start again. */
 static bool load_ended(hy_engine *e, hy_seq *s, int32_t valid)
 {
     s->no_ext = s->no_ext || valid < s->n_ext;
     int32_t got = s->n_local + (valid < s->n_ext ? valid : s->n_ext);
-    got = got < s->n_tok - 1 ? got : s->n_tok - 1;
+    const bool first = got >= s->n_tok && hy_sched__first(e, s) != NULL;
+    if (got >= s->n_tok && !first && s->remote && has_windows(e)) {
+        s->no_ext = true; /* the last prompt token's window may begin before what was moved */
+        got = 0;
+    }
+    got = got < s->n_tok - 1 || first ? got : s->n_tok - 1;
     s->n_ext = 0;
     s->computed = got;
     if (hy_kv_can_start(&s->kv, got)) {
@@ -225,6 +262,14 @@ static bool load_ended(hy_engine *e, hy_seq *s, int32_t valid)
 
 static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
 {
+    const hy_conn_first *f = valid >= s->n_ext ? hy_sched__first(e, s) : NULL;
+    if (f != NULL && s->job->drew_seed)
+        s->job->r->sampling.seed = f->seed;
+    const hy_status st = hy_sched__make_sampler(e, s);
+    if (st < 0) {
+        (void)hy_sched__end(e, s, HY_FINISH_ERROR, st, hy_fail_text());
+        return;
+    }
     hy_seq_array_remove(&e->parked, s);
     if (!load_ended(e, s, valid)) {
         s->state = HY_SEQ_WAITING;
@@ -235,6 +280,8 @@ static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
     hy_kv_trim(&s->kv, s->computed);
     s->state = HY_SEQ_RUNNING;
     hy_seq_array_insert(&e->running, s);
+    if (s->computed == s->n_tok)
+        (void)hy_sched__take_first(e, s, hy_sched__first(e, s));
 }
 
 /* A load inside the step has failed: what the step computed on it is void. */
@@ -257,6 +304,10 @@ void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
             (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_SEND, x->uid);
             continue;
         }
+        if (x->kind == HY_CONN_HELD) {
+            (void)hy_ledger_extend_owner(hy_kv_ledger(e->kv), HY_HOLD_SEND, x->uid, x->deadline_ns);
+            continue;
+        }
         hy_seq *s = find_uid(&e->running, x->uid);
         if (s != NULL) { /* a load inside the step */
             if (s->n_ext > 0 && x->valid < s->n_ext)
@@ -265,7 +316,9 @@ void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
         }
         (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_RECEIVE, x->uid);
         s = find_uid(&e->parked, x->uid);
-        if (s != NULL)
+        if (s != NULL && x->fatal)
+            hy_sched__end_job(e, s->job, HY_FINISH_ERROR, x->status, x->text);
+        else if (s != NULL)
             unpark(e, s, x->valid);
     }
 }

@@ -65,6 +65,30 @@ static void count_prompt(hy_engine *e, hy_seq *s)
     atomic_fetch_add(&e->st.prompt_tokens, (uint64_t)n);
 }
 
+/* What the peer that gets the prompt's KV is told of its first token. */
+static void keep_first(const hy_engine *e, hy_seq *s, const hy_token_out *t)
+{
+    if (e->conn == hy_connector_null() || s->job->r->handover == NULL || s->choice != 0 ||
+        hy_seq_n_out(s) != 0)
+        return;
+    hy_conn_first *f = hy_calloc(1, sizeof(*f));
+    if (f == NULL)
+        return; /* the peer computes the last prompt token itself */
+    f->id = t->id;
+    f->rank = t->rank;
+    f->logprob = t->logprob;
+    f->n_top = s->job->r->sampling.logprobs < 0 ? 0 : t->n_top;
+    f->n_top = f->n_top < HY_CONN_TOP_MAX ? f->n_top : HY_CONN_TOP_MAX;
+    for (int32_t i = 0; i < f->n_top; i++) {
+        f->top_ids[i] = t->top_ids[i];
+        f->top_lps[i] = t->top_lps[i];
+    }
+    f->position = s->job->r->n_prompt;
+    f->seed = s->job->r->sampling.seed;
+    hy_free(s->first);
+    s->first = f;
+}
+
 static void fail_seq(hy_engine *e, hy_outcome *o, hy_status st)
 {
     hy_seq *s = o->s;
@@ -99,12 +123,20 @@ static void one(hy_engine *e, hy_step *st, int32_t i, uint64_t now)
     if (discard)
         return;
     hy_sched__count_loaded(e, s, loaded);
+    const int32_t before = s->computed, n_prompt = s->job->r->n_prompt;
     s->computed += b->rows.seq_row[i + 1] - b->rows.seq_row[i];
+    if (s->remote && before < n_prompt)
+        hy_metric_add(e->m.pd_computed, (s->computed < n_prompt ? s->computed : n_prompt) - before);
     count_prompt(e, s);
     if (s->match_cap < s->computed)
         s->match_cap = s->computed;
     hy_kv_publish(&s->kv, s->tok, s->computed);
     hy_kv_trim(&s->kv, s->computed);
+    if (s->job->r->handover != NULL && s->choice == 0 && before < n_prompt) {
+        const hy_conn_req cr = hy_sched__conn_req(s);
+        const hy_conn_blocks cb = hy_sched__conn_blocks(e, s);
+        e->conn->sched.computed(e->conn->sched_self, &cr, &cb);
+    }
     if (bs->prompt_lp_n > 0 && bs->prompt_out != NULL) {
         o->plp_first = s->n_scored + 1;
         o->plp_n = bs->prompt_lp_n;
@@ -112,9 +144,11 @@ static void one(hy_engine *e, hy_step *st, int32_t i, uint64_t now)
     }
     if (s->choice == 0 && s->job->r->n > 1 && s->computed >= s->job->r->n_prompt)
         hy_sched__release_held(e, s->job);
-    if (bs->sample)
+    if (bs->sample) {
+        bs->out.id = bs->token;
+        keep_first(e, s, &bs->out);
         take_token(e, o, bs->token, now);
-    else if (s->job->max_new == 0 && s->computed >= s->job->r->n_prompt)
+    } else if (s->job->max_new == 0 && s->computed >= s->job->r->n_prompt)
         ended(e, o, HY_FINISH_LENGTH);
 }
 
@@ -150,6 +184,33 @@ static void deliver(hy_engine *e, hy_step *st)
             (void)hy_sched__deliver_end(e, s, o->stop_id, o->stop_id >= 0 ? &bs->out : NULL);
     }
     st->n_out = 0;
+}
+
+bool hy_sched__take_first(hy_engine *e, hy_seq *s, const hy_conn_first *f)
+{
+    HY_ASSERT(f != NULL && s->state == HY_SEQ_RUNNING && !s->in_step);
+    const bool logprobs = s->job->r->sampling.logprobs >= 0;
+    const hy_conn_first copy = *f; /* the connector forgets it when the sequence ends */
+    f = &copy;
+    const hy_token_out t = {.id = f->id,
+                            .rank = logprobs ? f->rank : 0,
+                            .logprob = logprobs ? f->logprob : 0.0f,
+                            .n_top = logprobs ? s->job->r->sampling.logprobs : 0,
+                            .top_ids = f->top_ids,
+                            .top_lps = f->top_lps};
+    hy_outcome o = {.s = s, .stop_id = -1};
+    count_prompt(e, s);
+    take_token(e, &o, f->id, hy_stage_now(e->stage));
+    hy_req_event ev = {.id = s->job->r->id, .choice = s->choice, .stop_id = -1};
+    if (o.token) {
+        ev.kind = HY_REQ_TOKEN;
+        ev.tok = &t;
+        ev.n_tok = 1;
+        send(s, &ev);
+    }
+    if (o.finished)
+        (void)hy_sched__deliver_end(e, s, o.stop_id, o.stop_id >= 0 ? &t : NULL);
+    return o.finished;
 }
 
 void hy_sched__step_done(hy_engine *e, hy_batch *b)

@@ -51,6 +51,8 @@ static void init_counts(hy_sched_metrics *m, const maker *k)
                              "Tokens looked up at the KV connector.");
     m->ext_hits =
         counter(k, "vllm:external_prefix_cache_hits_total", "Tokens found by the KV connector.");
+    m->pd_computed = counter(k, "halyard:pd_prompt_tokens_computed",
+                             "Prompt tokens computed here of requests that came with a hand-over.");
     m->preemptions = counter(k, "vllm:num_preemptions_total", "Preemptions so far.");
     m->prompt_tokens = counter(k, "vllm:prompt_tokens_total", "Prompt tokens processed.");
     m->cached_tokens =

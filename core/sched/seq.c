@@ -35,5 +35,7 @@ void hy_seq_fini(hy_seq *s)
 {
     hy_kv_seq_fini(&s->kv);
     hy_free(s->tok);
+    hy_free(s->first);
     s->tok = NULL;
+    s->first = NULL;
 }

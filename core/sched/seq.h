@@ -26,6 +26,7 @@ typedef enum hy_seq_state {
 
 struct hy_job;
 struct hy_sampler;
+struct hy_conn_first;
 
 typedef struct hy_seq {
     struct hy_job *job;
@@ -47,10 +48,12 @@ typedef struct hy_seq {
     int32_t n_local;   /* tokens hit before the load */
     int32_t n_ext;     /* tokens being loaded: PARKED, or in the step under way */
     bool no_ext;       /* a load has failed: the rest of its life it is computed here */
-    bool discard;      /* that load failed: what the step computed is void */
-    int32_t grant;     /* tokens in the step now planned */
-    char *handover;    /* fields for the client, NULL: none */
-    int32_t n_cached;  /* prompt tokens that were not computed at the first admission */
+    bool remote;       /* it came with a reference to KV elsewhere */
+    struct hy_conn_first *first; /* its first token, for a hand-over; NULL: not yet, or no need */
+    bool discard;                /* that load failed: what the step computed is void */
+    int32_t grant;               /* tokens in the step now planned */
+    char *handover;              /* fields for the client, NULL: none */
+    int32_t n_cached;            /* prompt tokens that were not computed at the first admission */
     int32_t n_preempted;
     hy_kv_seq kv;
     struct hy_sampler *sampler;
@@ -66,6 +69,7 @@ typedef struct hy_job {
     bool queued; /* counted in the queue's length: none was admitted yet */
     hy_kv_hash root;
     bool silent;
+    bool drew_seed;             /* the client gave none */
     uint64_t timer;             /* deadline; 0: none */
     struct hy_job *chain;       /* bucket of the table by id */
     struct hy_job *prev, *next; /* all jobs */

@@ -116,41 +116,43 @@ static void snap_running(hy_engine *e)
         p->free[g] = hy_kv_n_free(e->kv, g);
 }
 
-/* One waiting sequence as it would be admitted now. False: the connector wants to be asked later.
- */
-static bool snap_waiting(hy_engine *e, hy_seq *s, int32_t at)
+/* One waiting sequence as it would be admitted now. HY_PENDING: the connector wants to be asked
+ * later; negative: the request is to fail. */
+static hy_status snap_waiting(hy_engine *e, hy_seq *s, int32_t at)
 {
     hy_plan_seq *x = &e->plan.wait[at];
     hy_kv_hit *hit = &e->hit[at];
     int32_t ext = 0;
     bool async = false;
-    hy_kv_chain(&s->kv, s->tok, s->n_tok); /* a preempted one has more tokens now */
-    hy_kv_match(&s->kv, min32(s->match_cap, s->n_tok - 1), hit);
+    hy_kv_chain(&s->kv, s->tok, s->n_tok);            /* a preempted one has more tokens now */
+    const bool first = hy_sched__first(e, s) != NULL; /* then the last token has its row, too */
+    hy_kv_match_prefix(&s->kv, min32(s->match_cap, first ? s->n_tok : s->n_tok - 1), hit);
     if (e->conn != hy_connector_null() && s->match_cap == INT32_MAX && !s->no_ext) {
         const hy_conn_req cr = hy_sched__conn_req(s);
         const hy_status st =
             e->conn->sched.matched(e->conn->sched_self, &cr, hit->tokens, &ext, &async);
         if (st == HY_PENDING) {
             e->ask_later = true;
-            return false;
+            return st;
         }
-        ext = st < 0 || ext < 0 ? 0 : min32(ext, s->n_tok - hit->tokens);
+        HY_TRY(st);
+        ext = ext < 0 ? 0 : min32(ext, s->n_tok - hit->tokens);
     }
     e->cand[at] = s;
     e->ext[at] = ext;
     x->priority = s->job->r->priority;
     x->arrival = s->uid;
     x->park = ext > 0 && async;
-    x->computed = min32(hit->tokens + ext, s->n_tok - 1);
+    x->computed = min32(hit->tokens + ext, first ? s->n_tok : s->n_tok - 1);
     if (ext > 0)
         hy_kv_match_beyond(&s->kv, x->computed, hit);
-    x->todo = s->n_tok - x->computed;
+    x->todo = x->computed < s->n_tok ? s->n_tok - x->computed : 1; /* the first token's row */
     for (int32_t g = 0; g < e->plan.n_groups; g++) {
         x->have[g] = hit->entries[g];
         x->live[g] = hit->n[g];
         x->touch[g] = hit->n_free[g];
     }
-    return true;
+    return HY_OK;
 }
 
 /* The head of the queue: no more than could start in this step. */
@@ -163,12 +165,17 @@ static void snap_queue(hy_engine *e)
         return;
     const int32_t places = p->max_seqs - p->n_run - p->n_parked;
     int32_t todo = 0;
-    for (hy_seq *s = e->waiting.head; s != NULL && p->n_wait < places && todo < p->budget;
-         s = s->next)
-        if (snap_waiting(e, s, p->n_wait)) {
+    for (hy_seq *s = e->waiting.head, *next; s != NULL && p->n_wait < places && todo < p->budget;
+         s = next) {
+        next = s->next;
+        const hy_status st = snap_waiting(e, s, p->n_wait);
+        if (st < 0) {
+            hy_sched__end_job(e, s->job, HY_FINISH_ERROR, st, hy_fail_text());
+        } else if (st == HY_OK) {
             todo += p->wait[p->n_wait].park ? 0 : min32(p->wait[p->n_wait].todo, p->budget);
             p->n_wait++;
         }
+    }
 }
 
 /* ---- preemption and admission ---- */
@@ -189,7 +196,7 @@ static void preempt(hy_engine *e, hy_seq *s)
     hy_metric_inc(e->m.preemptions);
 }
 
-static hy_status make_sampler(hy_engine *e, hy_seq *s)
+hy_status hy_sched__make_sampler(hy_engine *e, hy_seq *s)
 {
     const hy_req *r = s->job->r;
     if (s->sampler != NULL || s->job->max_new == 0)
@@ -277,11 +284,17 @@ static bool admit(hy_engine *e)
         const int32_t upto = s->computed + s->grant;
         give_blocks(s, park ? s->n_tok : upto, park ? s->computed + 1 : upto);
         hy_seq_array_insert(park ? &e->parked : &e->running, s);
+        const hy_conn_first *f = hy_sched__first(e, s);
+        if (f != NULL && s->job->drew_seed)
+            s->job->r->sampling.seed = f->seed; /* go on as its owner would */
         tell_allocated(e, s, park);
-        const hy_status st = make_sampler(e, s);
+        /* a load may bring the seed, too: the sampler is made when it has ended */
+        const hy_status st = park ? HY_OK : hy_sched__make_sampler(e, s);
         if (st < 0) {
             (void)hy_sched__end(e, s, HY_FINISH_ERROR, st, hy_fail_text());
             ok = false;
+        } else if (s->state == HY_SEQ_RUNNING && s->computed == s->n_tok) {
+            ok = !hy_sched__take_first(e, s, hy_sched__first(e, s)) && ok;
         }
     }
     return ok;
@@ -411,6 +424,8 @@ static void look_at_deadlines(hy_engine *e)
 /* Transfers are under way that only steps move on. */
 static bool transfers(hy_engine *e)
 {
+    if (e->conn->posts)
+        return false;
     return e->conn != hy_connector_null() &&
            (e->parked.n > 0 || e->n_preempted > 0 || hy_kv_ledger(e->kv)->n_holds > 0 ||
             e->conn->sched.busy(e->conn->sched_self));

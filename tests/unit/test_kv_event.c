@@ -85,7 +85,7 @@ static void one_request(hy_kv *kv, hy_rng *rng)
     assert_int_equal(hy_kv_seq_init(kv, &s, 200, &root, false), HY_OK);
     hy_kv_chain(&s, ids, n);
     hy_kv_hit hit;
-    hy_kv_match(&s, n - 1, &hit);
+    hy_kv_match_prefix(&s, n - 1, &hit);
     hy_kv_attach(&s, &hit);
     assert_true(hy_kv_grow(&s, n, n));
     hy_kv_publish(&s, ids, n);

@@ -56,7 +56,7 @@ static int32_t hit_of(hy_kv *kv, const int32_t *ids, int32_t n)
     hy_kv_seq s;
     hy_kv_hit hit;
     start(kv, &s, ids, n);
-    hy_kv_match(&s, n - 1, &hit);
+    hy_kv_match_prefix(&s, n - 1, &hit);
     hy_kv_seq_fini(&s);
     return hit.tokens;
 }
@@ -112,7 +112,7 @@ static void salts_do_not_meet(void **state)
     const hy_kv_hash other = {{2}};
     assert_int_equal(hy_kv_seq_init(kv, &s, 100, &other, false), HY_OK);
     hy_kv_chain(&s, text, 70);
-    hy_kv_match(&s, 69, &hit);
+    hy_kv_match_prefix(&s, 69, &hit);
     assert_int_equal(hit.tokens, 0);
     hy_kv_seq_fini(&s);
     hy_kv_destroy(kv);
@@ -168,7 +168,7 @@ static void window_hits_need_the_tail(void **state)
     hy_kv_seq s;
     hy_kv_hit hit;
     start(kv, &s, text, 130);
-    hy_kv_match(&s, 129, &hit);
+    hy_kv_match_prefix(&s, 129, &hit);
     assert_int_equal(hit.tokens, 128);
     assert_int_equal(hit.n[0], 8);
     assert_int_equal(hit.n[1], 2); /* 109..127 */
@@ -179,7 +179,7 @@ static void window_hits_need_the_tail(void **state)
     assert_int_equal(hy_kv_check(kv), HY_OK);
     hy_kv_drop(&s);
     /* an older end of the same text: the window group still has its tail in the free list */
-    hy_kv_match(&s, 70, &hit);
+    hy_kv_match_prefix(&s, 70, &hit);
     assert_int_equal(hit.tokens, 64);
     assert_int_equal(hit.n[1], 2);
     hy_kv_seq_fini(&s);
@@ -208,7 +208,7 @@ static void a_hole_in_the_tail(void **state)
     compute(kv, other, 32); /* group 1 has one block unused and loses block 3 for the other */
     assert_int_equal(hit_of(kv, text, 100), 48); /* the end before the hole: tail 29..47 is there */
     start(kv, &s, text, 100);
-    hy_kv_match(&s, 99, &h);
+    hy_kv_match_prefix(&s, 99, &h);
     hy_kv_attach(&s, &h); /* asserts that all is there */
     assert_int_equal(hy_kv_check(kv), HY_OK);
     hy_kv_seq_fini(&s);
@@ -244,9 +244,9 @@ static void shared_blocks_are_counted(void **state)
     start(kv, &a, text, 70);
     start(kv, &b, text, 70);
     hy_kv_hit hit;
-    hy_kv_match(&a, 69, &hit);
+    hy_kv_match_prefix(&a, 69, &hit);
     hy_kv_attach(&a, &hit);
-    hy_kv_match(&b, 69, &hit);
+    hy_kv_match_prefix(&b, 69, &hit);
     hy_kv_attach(&b, &hit);
     assert_int_equal(hy_kv_n_free(kv, 0), 16);
     assert_memory_equal(a.tab[0].ids, b.tab[0].ids, 4 * sizeof(int32_t));

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of the point-to-point connector.
+ *
+ * Thread: the connector stage, except pd_sched.c (sched stage) and the atomics.  Owner: hy_pd.
+ */
+#ifndef HY_CONNECTOR_PD_INT_H
+#define HY_CONNECTOR_PD_INT_H
+
+#include "core/connector/handover.h"
+#include "core/connector/pd.h"
+#include "core/connector/proto.h"
+#include "hal/kv_plan.h"
+
+#include <stdatomic.h>
+
+enum {                 /* messages to the connector stage */
+       PD_ARRIVED = 1, /* data: pd_cmd */
+       PD_LOAD,
+       PD_END,     /* the sequence wants no load any more */
+       PD_LEASE,   /* keep these blocks for a peer */
+       PD_GROW,    /* push: more of a prompt is computed */
+       PD_NOLEASE, /* push: the sequence ended without one */
+       PD_EXPIRED, /* arg: uid, data NULL: HY_HOLD_SEND, else HY_HOLD_RECEIVE */
+       PD_RELEASE, /* arg: lease */
+       PD_T_LEASE, /* timers; arg: lease */
+       PD_T_LOAD,  /* arg: uid */
+       PD_T_HOLD,  /* arg: uid */
+       PD_T_WAIT,  /* arg: number of a waiting GET */
+       PD_T_RETRY,
+};
+
+enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 4, PD_JOBS_MAX = 4096 };
+
+typedef struct pd_tab { /* copied block tables */
+    int32_t n_groups, block_tokens;
+    int32_t n[HY_KV_MAX_GROUPS];
+    int32_t *ids[HY_KV_MAX_GROUPS];
+} pd_tab;
+
+typedef struct pd_cmd { /* from the scheduler half */
+    uint64_t uid;
+    hy_handover h;
+    pd_tab tab;
+    int32_t local, n_ext, next; /* LOAD */
+    int32_t tokens, n_prompt;   /* LEASE, GROW: with KV */
+    uint8_t prompt[32];
+    bool last; /* LEASE: no more comes */
+} pd_cmd;
+
+/* ---- peers ---- */
+typedef struct pd_peer {
+    char node[HY_HANDOVER_NODE_MAX];
+    char addrs[HY_HANDOVER_ADDRS_MAX];
+    uint64_t number; /* user of connects */
+    hy_fab_peer fab;
+    uint64_t epoch;
+    bool up, connecting, hello; /* hello: theirs came and fits */
+    char refused[200];          /* why this link cannot be used, "" if it can */
+    hy_kv_desc desc;
+    hy_kv_plan *serve, *take; /* ours to theirs, theirs to ours */
+    bool has_key[HY_KV_MAX_GROUPS], has_staging;
+    hy_fab_key key[HY_KV_MAX_GROUPS], staging;
+    struct pd_peer *next;
+} pd_peer;
+
+/* ---- owner's side ---- */
+struct pd_job;
+typedef struct pd_lease {
+    uint64_t id, uid;
+    pd_tab tab;
+    int32_t tokens;   /* with KV now */
+    int32_t n_prompt; /* that will have it */
+    bool complete;    /* nothing more comes */
+    bool held;        /* sched holds blocks until SENT */
+    bool ended;       /* released, expired, cancelled: waits for its jobs to be fenced */
+    uint64_t deadline, born;
+    uint64_t timer;
+    uint8_t prompt[32];
+    bool has_first;
+    hy_conn_first first;
+    int32_t n_jobs;
+    struct pd_lease *chain;
+} pd_lease;
+
+typedef struct pd_op {
+    struct pd_job *job;
+    uint64_t id;
+    void *buf; /* staging of a packed piece */
+    size_t buf_bytes;
+    uint32_t index; /* of a packed piece */
+    struct pd_op *prev, *next;
+} pd_op;
+
+typedef struct pd_job {
+    uint64_t id, lease_id, number;
+    pd_lease *lease; /* NULL: a push that waits for it */
+    pd_peer *peer;
+    hy_pdp_msg get; /* the order */
+    int32_t *dst[HY_KV_MAX_GROUPS];
+    int32_t n_dst;
+    int32_t upto; /* tokens ordered so far from t0 on (push: as computed) */
+    hy_kv_iter iter;
+    bool iterating;
+    bool has_piece;
+    hy_kv_piece piece;
+    pd_op *ops;
+    int32_t n_ops;
+    uint32_t n_packed, acked; /* packed pieces sent, unpacked */
+    uint32_t n_told, landed;  /* PIECEs sent; bit a slot: written and not told */
+    uint64_t digest, bytes, n_pieces;
+    hy_status status;
+    char text[HY_PDP_TEXT_MAX];
+    bool stopping; /* cancelled or failed: no new writes */
+    bool by_peer;  /* CANCEL: answer GONE */
+    bool unknown;  /* a write may land yet */
+    bool starved;  /* waits for staging or room */
+    uint64_t timer;
+    struct pd_job *prev, *next;
+} pd_job;
+
+/* ---- reader's side ---- */
+typedef enum pd_load_state {
+    PD_HELD,      /* arrived: the lease is renewed */
+    PD_WAIT,      /* blocks are there; waits for link or staging */
+    PD_JOB,       /* GET was sent */
+    PD_CANCELLED, /* CANCEL was sent */
+    PD_FENCING,   /* the link is cut */
+    PD_OVER,      /* only RELEASE is left to be sent */
+} pd_load_state;
+
+typedef struct pd_chunk {
+    int32_t t0, n;
+} pd_chunk;
+
+typedef struct pd_load {
+    uint64_t uid;
+    hy_handover h;
+    pd_load_state state;
+    pd_peer *peer;
+    pd_tab tab;
+    int32_t local, n_ext, next;
+    bool loading; /* a RECEIVED is owed */
+    bool lost;    /* the owner said the lease is no more */
+    uint64_t job;
+    int32_t at;    /* tokens of [local, local + n_ext) that came */
+    int32_t now_n; /* of the job under way */
+    size_t stage_off, stage_bytes;
+    uint32_t slot_bytes, n_slots, n_pieces;
+    pd_chunk *chunk; /* [n_chunks] of the job under way */
+    int32_t n_chunks;
+    hy_kv_iter iter;
+    uint64_t digest, bytes, index;
+    hy_status status;
+    bool corrupt, expired, missed;
+    char text[120];
+    bool has_first;
+    hy_conn_first first;
+    uint64_t timer, hold_timer;
+    uint64_t t_arrived, t_alloc, t_get, t_done;
+    struct pd_load *chain;
+} pd_load;
+
+typedef struct pd_out { /* a message that the fabric had no room for */
+    hy_fab_peer peer;
+    uint32_t type;
+    hy_buf b;
+    struct pd_out *next;
+} pd_out;
+
+typedef struct pd_evout { /* an event that sched had no room for */
+    hy_conn_event *ev;
+    struct pd_evout *next;
+} pd_evout;
+
+typedef struct pd_seq { /* scheduler half */
+    uint64_t uid;
+    hy_handover h;
+    enum { PS_NONE, PS_READY, PS_LOADING, PS_LOADED, PS_FAILED, PS_LOCAL } state;
+    bool told; /* the stage has a load of it */
+    bool bad;  /* the reference cannot be used */
+    hy_status why;
+    char text[160];
+    uint8_t prompt[32];
+    struct pd_seq *chain;
+} pd_seq;
+
+typedef struct pd_metrics {
+    hy_metric *bytes_in, *bytes_out, *seconds, *failed, *expired_leases, *missed, *corrupt;
+    hy_metric *held_blocks, *leases, *oldest, *loads, *full_hits, *refused;
+} pd_metrics;
+
+struct hy_pd {
+    hy_pd_opts o;
+    char node[HY_HANDOVER_NODE_MAX], addrs[HY_HANDOVER_ADDRS_MAX];
+    int32_t windows[HY_KV_MAX_GROUPS];
+    hy_connector conn;
+    hy_stage *stage, *sched;
+    hy_fab *fab;
+    uint64_t epoch;
+    hy_queue *queue;
+    hy_kv_pool pool[HY_KV_MAX_GROUPS];
+    bool has_pool[HY_KV_MAX_GROUPS];
+    hy_fab_mr *mr[HY_KV_MAX_GROUPS];
+    hy_kv_desc desc;
+    /* staging: units of PD_UNIT bytes */
+    void *staging;
+    hy_fab_mr *staging_mr;
+    uint8_t *used;             /* [n_units] */
+    size_t n_units, n_landing; /* the first n_landing are for what comes in */
+    pd_peer *peers;
+    uint64_t next_number;
+    pd_lease *lease[PD_BUCKETS];
+    pd_load *load[PD_BUCKETS];
+    pd_job *jobs;
+    pd_out *out, **out_tail;
+    pd_evout *evout, **evout_tail;
+    bool retry_set, staging_freed;
+    hy_rng rng; /* of the scheduler half: lease ids */
+    /* scheduler half */
+    pd_seq *seq[PD_BUCKETS];
+    hy_buf handover;
+    pd_metrics m;
+    struct {
+        _Atomic uint64_t loads, received, missed, failed, expired, corrupt, aborted;
+        _Atomic uint64_t bytes_in, bytes_out, tokens_in, jobs_out, full_hits;
+        _Atomic uint64_t leases, leases_released, leases_expired, late, malformed, refused_links;
+        _Atomic int32_t loads_open, leases_open, jobs_open;
+    } st;
+};
+
+#define PD_COUNT(p, what) atomic_fetch_add_explicit(&(p)->st.what, 1, memory_order_relaxed)
+
+/* pd_mem.c */
+hy_status hy_pd__tab_copy(pd_tab *t, const hy_conn_blocks *b);
+void hy_pd__tab_fini(pd_tab *t);
+/* Bytes rounded up to units; NULL: none free now. landing: for what comes in. */
+void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing);
+void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes);
+hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool);
+/* xxh64 of a direct piece's bytes in this node's pool, of src or dst side. */
+hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_bytes *r, size_t n, int32_t group, bool src,
+                             uint64_t seed, uint64_t *out);
+
+/* pd_stage.c */
+uint64_t hy_pd__now(hy_pd *p);
+void hy_pd__send(hy_pd *p, pd_peer *to, const hy_pdp_msg *m);
+/* Gives an event to sched; takes a copy, and *first over. */
+void hy_pd__report(hy_pd *p, const hy_conn_event *ev, const hy_conn_first *first);
+void hy_pd__timer(hy_pd *p, uint64_t at, int kind, uint64_t arg, uint64_t *id);
+void hy_pd__untimer(hy_pd *p, uint64_t *id);
+void hy_pd__cmd_free(void *cmd);
+
+/* pd_peer.c */
+pd_peer *hy_pd__peer(hy_pd *p, const char *node, const char *addrs);
+pd_peer *hy_pd__peer_of(hy_pd *p, hy_fab_peer fab);
+bool hy_pd__connect(hy_pd *p, pd_peer *x); /* false: not even begun */
+void hy_pd__on_fab(hy_pd *p, hy_fab_event *ev);
+void hy_pd__peers_free(hy_pd *p);
+
+/* pd_serve.c: the owner's side */
+pd_lease *hy_pd__lease_find(hy_pd *p, uint64_t id);
+void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last);
+void hy_pd__lease_none(hy_pd *p, uint64_t id);
+void hy_pd__lease_release(hy_pd *p, uint64_t id, bool may_come);
+void hy_pd__lease_timer(hy_pd *p, uint64_t id);
+void hy_pd__lease_expired(hy_pd *p, uint64_t uid);
+void hy_pd__on_hold(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_get(hy_pd *p, pd_peer *x, hy_pdp_msg *m);
+void hy_pd__on_ack(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_cancel(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__op_done(hy_pd *p, pd_op *op, const hy_fab_event *ev);
+void hy_pd__job_wait_timer(hy_pd *p, uint64_t number);
+void hy_pd__serve_down(hy_pd *p, pd_peer *x);
+void hy_pd__pump_starved(hy_pd *p);
+void hy_pd__serve_free(hy_pd *p);
+
+/* pd_load.c: the reader's side */
+void hy_pd__load_arrived(hy_pd *p, pd_cmd *c);
+void hy_pd__load_start(hy_pd *p, pd_cmd *c);
+void hy_pd__load_end(hy_pd *p, uint64_t uid);
+void hy_pd__load_timer(hy_pd *p, uint64_t uid);
+void hy_pd__load_hold(hy_pd *p, uint64_t uid);
+void hy_pd__load_link(hy_pd *p, pd_peer *x);                  /* hello came: go on */
+void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why); /* the link is no more: fenced */
+void hy_pd__loads_staging(hy_pd *p);                          /* staging became free */
+void hy_pd__on_held(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_done(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_gone(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__loads_free(hy_pd *p);
+
+/* pd_sched.c */
+extern const hy_conn_sched_ops hy_pd__sched_ops;
+void hy_pd__sched_free(hy_pd *p);
+
+/* pd_metrics.c */
+void hy_pd__metrics_init(hy_pd *p, hy_metrics *m);
+void hy_pd__metrics_leases(hy_pd *p);
+
+#endif

@@ -1,0 +1,628 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The reader's side: a load from arrival of its request to its one RECEIVED. The lease is renewed
+ * from the start; the order (GET) goes out when the blocks are there; nothing of the landing is
+ * used or given back before DONE, GONE, or the end of the link.
+ *
+ * Thread: connector stage only.  Owner: hy_pd.
+ */
+#include "core/base/alloc.h"
+#include "core/base/log.h"
+#include "core/connector/pd_int.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static void go_on(hy_pd *p, pd_load *l);
+
+static pd_load *find(hy_pd *p, uint64_t uid)
+{
+    pd_load *l = p->load[uid % PD_BUCKETS];
+    while (l != NULL && l->uid != uid)
+        l = l->chain;
+    return l;
+}
+
+/* A job's number says whose it is: 256 orders a load are far more than any has. */
+static pd_load *find_job(hy_pd *p, const pd_peer *x, uint64_t job)
+{
+    pd_load *l = find(p, job >> 8);
+    return l != NULL && l->job == job && l->peer == x ? l : NULL;
+}
+
+static bool in_flight(const pd_load *l)
+{
+    return l->state == PD_JOB || l->state == PD_CANCELLED;
+}
+
+/* ---- end ---- */
+
+static void give_staging(hy_pd *p, pd_load *l)
+{
+    if (l->stage_bytes > 0) {
+        hy_pd__stage_give(p, (char *)p->staging + l->stage_off, l->stage_bytes);
+        p->staging_freed = true; /* others may wait for it: after this message */
+    }
+    l->stage_bytes = 0;
+}
+
+static void load_free(hy_pd *p, pd_load *l)
+{
+    pd_load **at = &p->load[l->uid % PD_BUCKETS];
+    while (*at != l)
+        at = &(*at)->chain;
+    *at = l->chain;
+    hy_pd__untimer(p, &l->timer);
+    hy_pd__untimer(p, &l->hold_timer);
+    hy_pd__tab_fini(&l->tab);
+    hy_free(l->chunk);
+    atomic_fetch_sub(&p->st.loads_open, 1);
+    hy_free(l);
+}
+
+static bool link_fits(const pd_load *l)
+{
+    return l->peer != NULL && l->peer->up && l->peer->hello &&
+           (l->h.epoch == 0 || l->peer->epoch == l->h.epoch);
+}
+
+static void send_lease(hy_pd *p, const pd_load *l, hy_pdp_kind kind)
+{
+    const hy_pdp_msg m = {.kind = kind, .lease = l->h.lease, .flags = l->h.push ? HY_PDP_PUSH : 0};
+    hy_pd__send(p, l->peer, &m);
+}
+
+static void count_end(hy_pd *p, const pd_load *l)
+{
+    const double s = (double)(l->t_done - l->t_alloc) / 1e9;
+    hy_metric_add(p->m.bytes_in, (double)l->bytes);
+    atomic_fetch_add(&p->st.bytes_in, l->bytes);
+    atomic_fetch_add(&p->st.tokens_in, (uint64_t)l->at);
+    if (l->status == HY_OK) {
+        PD_COUNT(p, received);
+        hy_metric_observe(p->m.seconds, s);
+    } else if (l->status == HY_E_ABORTED) {
+        PD_COUNT(p, aborted);
+    } else if (l->corrupt) {
+        PD_COUNT(p, corrupt);
+        hy_metric_inc(p->m.corrupt);
+    } else if (l->missed) {
+        PD_COUNT(p, missed);
+        hy_metric_inc(p->m.missed);
+    } else {
+        PD_COUNT(p, failed);
+        if (l->expired)
+            PD_COUNT(p, expired);
+        hy_metric_inc(p->m.failed);
+    }
+    hy_log(l->status == HY_OK || l->status == HY_E_ABORTED ? HY_LOG_DEBUG : HY_LOG_WARN,
+           "connector",
+           "pd seq %llu from %s: local %d, moved %d of %d tokens, arrived to blocks %.1f ms, "
+           "waited %.1f ms, transfer %.1f ms, %.2f MB: %s",
+           (unsigned long long)l->uid, l->h.node, l->local, l->at, l->n_ext,
+           (double)(l->t_alloc - l->t_arrived) / 1e6,
+           l->t_get > 0 ? (double)(l->t_get - l->t_alloc) / 1e6 : s * 1e3,
+           l->t_get > 0 ? (double)(l->t_done - l->t_get) / 1e6 : 0.0, (double)l->bytes / 1e6,
+           l->status == HY_OK ? "ok" : l->text);
+}
+
+/* Nothing of it is in flight: tell sched, release the lease, forget it. */
+static void finish(hy_pd *p, pd_load *l)
+{
+    give_staging(p, l);
+    l->t_done = hy_pd__now(p);
+    if (l->loading) {
+        count_end(p, l);
+        hy_conn_event ev = {.kind = HY_CONN_RECEIVED,
+                            .uid = l->uid,
+                            .valid = l->at,
+                            .status = l->status,
+                            .fatal = l->status < 0 && p->o.fail};
+        snprintf(ev.text, sizeof(ev.text), "%s", l->text);
+        hy_pd__report(p, &ev, l->status == HY_OK && l->has_first ? &l->first : NULL);
+    }
+    if (link_fits(l))
+        send_lease(p, l, HY_PDP_RELEASE);
+    load_free(p, l);
+}
+
+static void set_why(pd_load *l, hy_status st, const char *text)
+{
+    if (l->status < 0)
+        return; /* the first reason is the reason */
+    l->status = st;
+    snprintf(l->text, sizeof(l->text), "%s", text);
+}
+
+static void fence(hy_pd *p, pd_load *l)
+{
+    l->state = PD_FENCING;
+    hy_pd__untimer(p, &l->timer);
+    hy_warn("connector", "link with %s is cut, to fence the load of sequence %llu: %s", l->h.node,
+            (unsigned long long)l->uid, l->text);
+    hy_fab_disconnect(p->fab, l->peer->fab); /* EV_DOWN ends it */
+}
+
+/* It is not wanted, or cannot be had. */
+static void give_up(hy_pd *p, pd_load *l, hy_status st, const char *text)
+{
+    set_why(l, st, text);
+    switch (l->state) {
+    case PD_JOB: {
+        const hy_pdp_msg m = {.kind = HY_PDP_CANCEL, .job = l->job};
+        hy_pd__send(p, l->peer, &m);
+        l->state = PD_CANCELLED;
+        hy_pd__timer(p, hy_clock_after(hy_pd__now(p), p->o.grace_ns), PD_T_LOAD, l->uid, &l->timer);
+        break;
+    }
+    case PD_CANCELLED:
+    case PD_FENCING:
+        break;
+    case PD_HELD:
+    case PD_WAIT:
+    case PD_OVER:
+        finish(p, l);
+        break;
+    }
+}
+
+/* ---- begin ---- */
+
+void hy_pd__load_arrived(hy_pd *p, pd_cmd *c)
+{
+    pd_load *l = hy_calloc(1, sizeof(*l));
+    if (l == NULL)
+        return; /* its load will not be found and fail */
+    l->uid = c->uid;
+    l->h = c->h;
+    l->t_arrived = hy_pd__now(p);
+    l->chain = p->load[l->uid % PD_BUCKETS];
+    p->load[l->uid % PD_BUCKETS] = l;
+    atomic_fetch_add(&p->st.loads_open, 1);
+    l->peer = hy_pd__peer(p, l->h.node, l->h.addrs);
+    if (l->peer == NULL)
+        return;
+    hy_pd__load_hold(p, l->uid);
+}
+
+/* Renew the lease and come again. */
+void hy_pd__load_hold(hy_pd *p, uint64_t uid)
+{
+    pd_load *l = find(p, uid);
+    if (l == NULL || l->state == PD_FENCING)
+        return;
+    if (link_fits(l)) {
+        if (!l->h.push)
+            send_lease(p, l, HY_PDP_HOLD);
+    } else if (!l->peer->up) {
+        (void)hy_pd__connect(p, l->peer);
+    }
+    const uint64_t term = l->h.lease_ns > 0 ? l->h.lease_ns : p->o.lease_ns;
+    hy_pd__timer(p, hy_clock_after(hy_pd__now(p), term / 3), PD_T_HOLD, uid, &l->hold_timer);
+}
+
+void hy_pd__load_start(hy_pd *p, pd_cmd *c)
+{
+    pd_load *l = find(p, c->uid);
+    if (l == NULL || l->state != PD_HELD) {
+        const hy_conn_event ev = {.kind = HY_CONN_RECEIVED,
+                                  .uid = c->uid,
+                                  .status = HY_E_NOMEM,
+                                  .fatal = p->o.fail,
+                                  .text = "no memory for the load"};
+        hy_pd__report(p, &ev, NULL);
+        return;
+    }
+    PD_COUNT(p, loads);
+    l->tab = c->tab;
+    memset(&c->tab, 0, sizeof(c->tab));
+    l->local = c->local;
+    l->n_ext = c->n_ext;
+    l->next = c->next;
+    memcpy(l->h.prompt, c->prompt, sizeof(l->h.prompt));
+    l->loading = true;
+    l->state = PD_WAIT;
+    l->t_alloc = hy_pd__now(p);
+    hy_pd__timer(p, hy_clock_after(l->t_alloc, p->o.timeout_ns), PD_T_LOAD, l->uid, &l->timer);
+    go_on(p, l);
+}
+
+static int32_t gcd(int32_t a, int32_t b)
+{
+    return b == 0 ? a : gcd(b, a % b);
+}
+
+/* Tokens of the next order: all that is left, but for what its message could not list. */
+static int32_t order_size(const hy_pd *p, const pd_load *l)
+{
+    const int32_t left = l->n_ext - l->at, t0 = l->local + l->at, bt = l->tab.block_tokens;
+    const int64_t most = (int64_t)(HY_PDP_IDS_MAX / p->o.n_groups - 2) * bt;
+    if (left <= most)
+        return left;
+    const int32_t theirs = l->peer->desc.g[0].layout.block_tokens;
+    const int64_t unit = (int64_t)bt / gcd(bt, theirs) * theirs;
+    const int64_t end = (t0 + most) / unit * unit;
+    return end > t0 ? (int32_t)(end - t0) : (int32_t)most;
+}
+
+/* False: no staging now. */
+static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
+{
+    l->slot_bytes = l->n_slots = 0;
+    const size_t piece = hy_kv_plan_piece_max(l->peer->take);
+    if (piece == 0 || hy_kv_plan_total(l->peer->take, w).staged == 0)
+        return true;
+    l->slot_bytes = (uint32_t)((piece + 63) / 64 * 64);
+    for (uint32_t n = PD_SLOTS; n > 0; n /= 2) {
+        void *at = hy_pd__stage_take(p, (size_t)n * l->slot_bytes, true);
+        if (at == NULL)
+            continue;
+        l->stage_off = (size_t)((char *)at - (char *)p->staging);
+        l->stage_bytes = (size_t)n * l->slot_bytes;
+        l->n_slots = n;
+        return true;
+    }
+    return false;
+}
+
+static bool add_chunk(hy_pd *p, pd_load *l, int32_t t0, int32_t n)
+{
+    pd_chunk *c = hy_realloc(l->chunk, (size_t)(l->n_chunks + 1) * sizeof(*c));
+    if (c == NULL)
+        return false;
+    (void)p;
+    l->chunk = c;
+    c[l->n_chunks++] = (pd_chunk){t0, n};
+    const hy_kv_want w = {.t0 = t0, .n = n, .next = l->next, .tail_free = true};
+    l->iter = hy_kv_plan_begin(l->peer->take, &w);
+    return true;
+}
+
+static void send_get(hy_pd *p, pd_load *l)
+{
+    const int32_t bt = l->tab.block_tokens, t0 = l->local + l->at;
+    const int32_t b0 = t0 / bt, b1 = (t0 + l->now_n + bt - 1) / bt;
+    const uint64_t left = hy_clock_after(l->t_alloc, p->o.timeout_ns) - hy_pd__now(p);
+    hy_pdp_msg m = {.kind = HY_PDP_GET,
+                    .flags = (p->o.verify ? HY_PDP_VERIFY : 0) | (l->h.push ? HY_PDP_PUSH : 0),
+                    .lease = l->h.lease,
+                    .job = l->job,
+                    .t0 = t0,
+                    .n = l->now_n,
+                    .next = l->next,
+                    .stage_off = l->stage_off,
+                    .slot_bytes = l->slot_bytes,
+                    .n_slots = l->n_slots,
+                    .plan = hy_kv_plan_digest(l->peer->take),
+                    .wait_ns = left < p->o.timeout_ns ? left : p->o.timeout_ns,
+                    .n_groups = l->tab.n_groups,
+                    .first_block = b0,
+                    .n_ids = b1 - b0};
+    memcpy(m.prompt, l->h.prompt, sizeof(m.prompt));
+    bool ok = true;
+    for (int32_t g = 0; g < m.n_groups; g++) {
+        m.ids[g] = hy_malloc((size_t)m.n_ids * sizeof(int32_t) + 4);
+        ok = ok && m.ids[g] != NULL;
+        for (int32_t i = 0; ok && i < m.n_ids; i++) /* windows: what is past has no block */
+            m.ids[g][i] = b0 + i < l->tab.n[g] ? l->tab.ids[g][b0 + i] : -1;
+    }
+    if (ok)
+        hy_pd__send(p, l->peer, &m);
+    hy_pdp_fini(&m); /* not sent: the deadline ends it */
+}
+
+static void order(hy_pd *p, pd_load *l)
+{
+    l->now_n = order_size(p, l);
+    const hy_kv_want w = {
+        .t0 = l->local + l->at, .n = l->now_n, .next = l->next, .tail_free = true};
+    if (hy_kv_want_check(l->peer->take, &w) < 0) {
+        give_up(p, l, HY_E_INVAL, hy_fail_text());
+        return;
+    }
+    l->n_chunks = 0;
+    if (!take_landing(p, l, &w))
+        return; /* WAIT, until staging is given back */
+    if (!l->h.push && !add_chunk(p, l, w.t0, w.n)) {
+        give_up(p, l, HY_E_NOMEM, "no memory for the load");
+        return;
+    }
+    l->job = (l->job == 0 ? l->uid << 8 : l->job) + 1;
+    l->digest = l->index = 0;
+    l->n_pieces = 0;
+    l->state = PD_JOB;
+    if (l->t_get == 0)
+        l->t_get = hy_pd__now(p);
+    send_get(p, l);
+}
+
+/* A waiting load: is the link there? */
+static void go_on(hy_pd *p, pd_load *l)
+{
+    pd_peer *x = l->peer;
+    if (l->lost || x == NULL) {
+        l->missed = true;
+        give_up(p, l, HY_E_NOTFOUND, "the owner does not have it any more");
+    } else if (x->up && x->refused[0] != '\0') {
+        give_up(p, l, HY_E_UNSUPPORTED, x->refused);
+    } else if (x->up && l->h.epoch != 0 && x->epoch != l->h.epoch) {
+        l->missed = true;
+        give_up(p, l, HY_E_NOTFOUND, "the owner was started anew since");
+    } else if (x->up && x->hello && x->take == NULL) {
+        give_up(p, l, HY_E_UNSUPPORTED, "no copy plan for this direction");
+    } else if (x->up && x->hello) {
+        order(p, l);
+    } else if (!x->up && !hy_pd__connect(p, x)) {
+        give_up(p, l, HY_E_PEER, "the owner cannot be reached");
+    }
+}
+
+/* ---- what moves it on ---- */
+
+#define EACH_LOAD(p, l, next)                                                                      \
+    for (int b_ = 0; b_ < PD_BUCKETS; b_++)                                                        \
+        for (pd_load *l = (p)->load[b_], *next = NULL; l != NULL && (next = l->chain, true);       \
+             l = next)
+
+void hy_pd__load_link(hy_pd *p, pd_peer *x)
+{
+    EACH_LOAD(p, l, next)
+    {
+        if (l->peer != x)
+            continue;
+        if (l->state == PD_HELD && link_fits(l) && !l->h.push)
+            send_lease(p, l, HY_PDP_HOLD);
+        else if (l->state == PD_WAIT)
+            go_on(p, l);
+        else if (l->state == PD_JOB && x->refused[0] != '\0')
+            give_up(p, l, HY_E_UNSUPPORTED, x->refused);
+        else if (l->state == PD_OVER)
+            finish(p, l);
+    }
+}
+
+void hy_pd__loads_staging(hy_pd *p)
+{
+    if (!p->staging_freed)
+        return;
+    p->staging_freed = false;
+    EACH_LOAD(p, l, next)
+    {
+        if (l->state == PD_WAIT && link_fits(l))
+            go_on(p, l);
+    }
+}
+
+/* The fabric has fenced what was in flight. */
+void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why)
+{
+    char text[120];
+    snprintf(text, sizeof(text), "%s", why);
+    EACH_LOAD(p, l, next)
+    {
+        if (l->peer != x || l->state == PD_HELD)
+            continue;
+        set_why(l, HY_E_PEER, text);
+        finish(p, l);
+    }
+}
+
+void hy_pd__load_end(hy_pd *p, uint64_t uid)
+{
+    pd_load *l = find(p, uid);
+    if (l == NULL)
+        return; /* it ended by itself */
+    if (l->state == PD_HELD) {
+        l->state = PD_OVER;
+        l->t_alloc = l->t_done = hy_pd__now(p);
+        if (link_fits(l) || l->peer == NULL || (!l->peer->up && !l->peer->connecting))
+            finish(p, l);
+        else
+            hy_pd__timer(p, hy_clock_after(l->t_done, p->o.timeout_ns), PD_T_LOAD, uid, &l->timer);
+        return;
+    }
+    give_up(p, l, HY_E_ABORTED, "the request has ended");
+}
+
+void hy_pd__load_timer(hy_pd *p, uint64_t uid)
+{
+    pd_load *l = find(p, uid);
+    if (l == NULL)
+        return;
+    if (l->state == PD_CANCELLED)
+        fence(p, l);
+    else if (l->state != PD_HELD && l->state != PD_FENCING)
+        give_up(p, l, HY_E_TIMEOUT, "the load took too long");
+}
+
+/* ---- answers ---- */
+
+void hy_pd__on_held(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    if (m->status == HY_OK)
+        return;
+    EACH_LOAD(p, l, next)
+    {
+        if (l->peer != x || l->h.lease != m->lease || l->h.push)
+            continue;
+        l->lost = true;
+        if (l->state == PD_WAIT)
+            go_on(p, l);
+    }
+}
+
+void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    pd_load *l = find_job(p, x, m->job);
+    if (l == NULL || l->state != PD_JOB || !l->h.push) {
+        PD_COUNT(p, late);
+        return;
+    }
+    const int32_t from = l->n_chunks > 0
+                             ? l->chunk[l->n_chunks - 1].t0 + l->chunk[l->n_chunks - 1].n
+                             : l->local + l->at;
+    if (m->t0 != from || m->n > l->local + l->at + l->now_n - from || !add_chunk(p, l, m->t0, m->n))
+        give_up(p, l, HY_E_PROTOCOL, "a chunk out of order");
+}
+
+static hy_kv_blocks own_blocks(const pd_load *l, int32_t g)
+{
+    return (hy_kv_blocks){l->tab.ids[g], l->tab.n[g]};
+}
+
+static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
+{
+    hy_kv_piece c;
+    do {
+        if (!hy_kv_plan_next(&l->iter, &c))
+            return hy_fail(HY_E_PROTOCOL, "a piece that is not in the plan");
+        l->index++;
+    } while (c.direct);
+    char *at = (char *)p->staging + l->stage_off + (size_t)(index % l->n_slots) * l->slot_bytes;
+    if (p->o.verify)
+        l->digest += XXH64(at, c.bytes, l->index - 1);
+    hy_kv_copy k;
+    hy_dev *d = p->o.dev;
+    HY_TRY(d->ops->acquire_remote(p->queue));
+    HY_TRY(
+        hy_kv_piece_unpack(l->peer->take, &c, &p->pool[c.group], own_blocks(l, c.group), at, &k));
+    HY_TRY(d->math->kv_unpack(p->queue, &k));
+    return d->ops->queue_wait(p->queue);
+}
+
+void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    pd_load *l = find_job(p, x, m->job);
+    if (l == NULL || l->state != PD_JOB || m->index != l->n_pieces || l->n_slots == 0) {
+        PD_COUNT(p, late);
+        return;
+    }
+    if (unpack(p, l, m->index) < 0) {
+        char why[120];
+        snprintf(why, sizeof(why), "%.119s", hy_fail_text());
+        give_up(p, l, HY_E_PROTOCOL, why);
+        return;
+    }
+    const hy_pdp_msg a = {.kind = HY_PDP_ACK, .job = l->job, .index = ++l->n_pieces};
+    hy_pd__send(p, x, &a);
+}
+
+/* Adds the digests of the pieces that landed in the cache itself. */
+static hy_status digest_direct(hy_pd *p, pd_load *l, uint64_t *sum)
+{
+    const hy_kv_plan *plan = l->peer->take;
+    uint64_t index = 0;
+    for (int32_t i = 0; i < l->n_chunks; i++) {
+        const hy_kv_want w = {
+            .t0 = l->chunk[i].t0, .n = l->chunk[i].n, .next = l->next, .tail_free = true};
+        hy_kv_iter it = hy_kv_plan_begin(plan, &w);
+        hy_kv_piece c;
+        while (hy_kv_plan_next(&it, &c)) {
+            const uint64_t seed = index++;
+            if (!c.direct)
+                continue;
+            const size_t cap = hy_kv_plan_max_ranges(plan, &c);
+            const int32_t n_src = (c.t0 + c.n) / 16 + 1; /* blocks are of 16 tokens at least */
+            hy_kv_bytes *b = hy_malloc((cap + 1) * sizeof(*b));
+            int32_t *zero = hy_calloc((size_t)n_src, sizeof(*zero));
+            hy_status st = b != NULL && zero != NULL ? HY_OK : HY_E_NOMEM;
+            uint64_t hash = 0;
+            size_t n = 0;
+            if (st == HY_OK)
+                st = hy_kv_plan_ranges(plan, &c, (hy_kv_blocks){zero, n_src},
+                                       own_blocks(l, c.group), b, cap, &n);
+            if (st == HY_OK)
+                st = hy_pd__hash_direct(p, b, n, c.group, false, seed, &hash);
+            hy_free(b);
+            hy_free(zero);
+            HY_TRY(st);
+            *sum += hash;
+        }
+    }
+    return HY_OK;
+}
+
+static hy_status accept(hy_pd *p, pd_load *l, const hy_pdp_msg *m)
+{
+    if (m->index != l->n_pieces || m->valid != l->now_n)
+        return hy_fail(HY_E_PROTOCOL, "%u pieces of %u, %d tokens of %d came", l->n_pieces,
+                       m->index, m->valid, l->now_n);
+    HY_TRY(p->o.dev->ops->acquire_remote(p->queue));
+    if (!p->o.verify)
+        return HY_OK;
+    uint64_t sum = l->digest;
+    HY_TRY(digest_direct(p, l, &sum));
+    if (sum == m->digest)
+        return HY_OK;
+    l->corrupt = true;
+    return hy_fail(HY_E_IO, "the bytes that came are not those that were sent");
+}
+
+void hy_pd__on_done(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    pd_load *l = find_job(p, x, m->job);
+    if (l == NULL || !in_flight(l)) {
+        PD_COUNT(p, late);
+        return;
+    }
+    if ((m->flags & HY_PDP_UNKNOWN) != 0) {
+        set_why(l, m->status < 0 ? m->status : HY_E_PEER, m->text);
+        fence(p, l);
+        return;
+    }
+    if (l->state == PD_CANCELLED) { /* it crossed the CANCEL: nothing is in flight any more */
+        finish(p, l);
+        return;
+    }
+    l->state = PD_WAIT;
+    if (m->status < 0) {
+        l->missed = m->status == HY_E_NOTFOUND;
+        l->expired = m->status == HY_E_TIMEOUT;
+        give_up(p, l, m->status == HY_E_ABORTED ? HY_E_PEER : m->status, m->text);
+        return;
+    }
+    if (accept(p, l, m) < 0) {
+        char why[120];
+        snprintf(why, sizeof(why), "%.119s", hy_fail_text());
+        give_up(p, l, l->corrupt ? HY_E_IO : HY_E_PROTOCOL, why);
+        return;
+    }
+    l->bytes += m->bytes;
+    l->at += l->now_n;
+    if ((m->flags & HY_PDP_FIRST) != 0) {
+        l->has_first = true;
+        l->first = m->first;
+    }
+    give_staging(p, l);
+    if (l->at >= l->n_ext) {
+        finish(p, l);
+        return;
+    }
+    order(p, l);
+}
+
+void hy_pd__on_gone(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    pd_load *l = find_job(p, x, m->job);
+    if (l == NULL || l->state != PD_CANCELLED) {
+        PD_COUNT(p, late);
+        return;
+    }
+    if ((m->flags & HY_PDP_UNKNOWN) != 0)
+        fence(p, l);
+    else
+        finish(p, l);
+}
+
+void hy_pd__loads_free(hy_pd *p)
+{
+    for (int i = 0; i < PD_BUCKETS; i++)
+        while (p->load[i] != NULL) {
+            pd_load *l = p->load[i];
+            p->load[i] = l->chain;
+            hy_pd__tab_fini(&l->tab);
+            hy_free(l->chunk);
+            hy_free(l);
+        }
+}

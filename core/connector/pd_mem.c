@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The connector's memory: pools that peers may write into, the staging ring for packed pieces,
+ * copies of block tables, digests of what moved.
+ *
+ * Thread: register_kv before start, else the connector stage.  Owner: hy_pd.
+ */
+#include "core/connector/pd_int.h"
+
+#include "core/base/alloc.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+hy_status hy_pd__tab_copy(pd_tab *t, const hy_conn_blocks *b)
+{
+    memset(t, 0, sizeof(*t));
+    t->n_groups = b->n_groups;
+    t->block_tokens = b->block_tokens;
+    for (int32_t g = 0; g < b->n_groups; g++) {
+        const size_t bytes = (size_t)b->table[g].n * sizeof(int32_t);
+        t->n[g] = b->table[g].n;
+        t->ids[g] = hy_malloc(bytes + sizeof(int32_t));
+        if (t->ids[g] == NULL) {
+            hy_pd__tab_fini(t);
+            return hy_fail(HY_E_NOMEM, "no memory for a block table");
+        }
+        if (bytes > 0)
+            memcpy(t->ids[g], b->table[g].ids, bytes);
+    }
+    return HY_OK;
+}
+
+void hy_pd__tab_fini(pd_tab *t)
+{
+    for (int32_t g = 0; g < HY_KV_MAX_GROUPS; g++)
+        hy_free(t->ids[g]);
+    memset(t, 0, sizeof(*t));
+}
+
+/* ---- staging ---- */
+
+void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing)
+{
+    const size_t n = (bytes + PD_UNIT - 1) / PD_UNIT;
+    const size_t from = landing ? 0 : p->n_landing, to = landing ? p->n_landing : p->n_units;
+    size_t run = 0;
+    for (size_t i = from; n > 0 && i < to; i++) {
+        run = p->used[i] ? 0 : run + 1;
+        if (run < n)
+            continue;
+        memset(p->used + i + 1 - n, 1, n);
+        return (char *)p->staging + (i + 1 - n) * PD_UNIT;
+    }
+    return NULL;
+}
+
+void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes)
+{
+    if (at == NULL)
+        return;
+    const size_t i = (size_t)((char *)at - (char *)p->staging) / PD_UNIT;
+    const size_t n = (bytes + PD_UNIT - 1) / PD_UNIT;
+    HY_ASSERT(i + n <= p->n_units);
+    memset(p->used + i, 0, n);
+}
+
+/* ---- pools ---- */
+
+hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
+{
+    hy_pd *p = self;
+    HY_ASSERT(group >= 0 && group < p->o.n_groups && !p->has_pool[group]);
+    if (group != p->desc.n_groups)
+        return hy_fail(HY_E_INVAL, "connector: KV groups are to be registered in order");
+    p->pool[group] = *pool;
+    p->has_pool[group] = true;
+    HY_TRY(hy_kv_desc_add(&p->desc, p->o.dev, pool, p->windows[group], 0, pool->layout.n_heads));
+    const uint64_t len = (uint64_t)pool->layout.bytes_per_block * (uint64_t)pool->n_blocks;
+    const hy_span s = hy_span_host(pool->base, len);
+    return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->mr[group]);
+}
+
+hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_bytes *r, size_t n, int32_t group, bool src,
+                             uint64_t seed, uint64_t *out)
+{
+    XXH64_state_t *s = XXH64_createState();
+    if (s == NULL)
+        return hy_fail(HY_E_NOMEM, "no memory for a digest");
+    XXH64_reset(s, seed);
+    for (size_t i = 0; i < n; i++)
+        XXH64_update(s, (const char *)p->pool[group].base + (src ? r[i].src : r[i].dst),
+                     (size_t)r[i].len);
+    *out = XXH64_digest(s);
+    XXH64_freeState(s);
+    return HY_OK;
+}

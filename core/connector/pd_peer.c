@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Links to other connectors: who is there in which epoch, HELLO, copy plans, and the dispatch of
+ * what the fabric reports.
+ *
+ * Thread: connector stage only.  Owner: hy_pd; peers are kept until it ends.
+ */
+#include "core/base/alloc.h"
+#include "core/base/log.h"
+#include "core/connector/pd_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_PEERS = 4096 };
+
+pd_peer *hy_pd__peer(hy_pd *p, const char *node, const char *addrs)
+{
+    int n = 0;
+    for (pd_peer *x = p->peers; x != NULL; x = x->next, n++)
+        if (strcmp(x->node, node) == 0) {
+            if (addrs != NULL)
+                snprintf(x->addrs, sizeof(x->addrs), "%s", addrs);
+            return x;
+        }
+    pd_peer *x = n < MOST_PEERS ? hy_calloc(1, sizeof(*x)) : NULL;
+    if (x == NULL)
+        return NULL;
+    snprintf(x->node, sizeof(x->node), "%s", node);
+    snprintf(x->addrs, sizeof(x->addrs), "%s", addrs != NULL ? addrs : "");
+    x->number = ++p->next_number;
+    x->next = p->peers;
+    p->peers = x;
+    return x;
+}
+
+pd_peer *hy_pd__peer_of(hy_pd *p, hy_fab_peer fab)
+{
+    pd_peer *x = p->peers;
+    while (x != NULL && (!x->up || x->fab != fab))
+        x = x->next;
+    return x;
+}
+
+bool hy_pd__connect(hy_pd *p, pd_peer *x)
+{
+    if (x->up || x->connecting)
+        return true;
+    if (x->addrs[0] == '\0')
+        return false;
+    uint64_t op;
+    x->connecting = hy_fab_connect(p->fab, x->addrs, x->node, x->number, &op) == HY_OK;
+    return x->connecting;
+}
+
+/* ---- HELLO ---- */
+
+static void send_hello(hy_pd *p, pd_peer *x)
+{
+    hy_buf desc, key[HY_KV_MAX_GROUPS], stage;
+    hy_buf_init(&desc);
+    hy_buf_init(&stage);
+    hy_pdp_msg m = {.kind = HY_PDP_HELLO,
+                    .flags = p->o.accept_lossy ? HY_PDP_LOSSY : 0,
+                    .act = p->o.act,
+                    .numerics = p->o.numerics,
+                    .n_groups = p->o.n_groups};
+    memcpy(m.model, p->o.model, sizeof(m.model));
+    hy_kv_desc_encode(&p->desc, &desc);
+    m.desc = (hy_pdp_bytes){(const uint8_t *)desc.data, desc.len};
+    for (int32_t g = 0; g < p->o.n_groups; g++) {
+        hy_buf_init(&key[g]);
+        if (p->mr[g] != NULL)
+            hy_fab_key_pack(p->mr[g], &key[g]);
+        m.key[g] = (hy_pdp_bytes){(const uint8_t *)key[g].data, key[g].len};
+    }
+    hy_fab_key_pack(p->staging_mr, &stage);
+    m.staging = (hy_pdp_bytes){(const uint8_t *)stage.data, stage.len};
+    hy_pd__send(p, x, &m);
+    for (int32_t g = 0; g < p->o.n_groups; g++)
+        hy_buf_fini(&key[g]);
+    hy_buf_fini(&desc);
+    hy_buf_fini(&stage);
+}
+
+static void refuse(hy_pd *p, pd_peer *x, const char *why)
+{
+    hy_pdp_msg m = {.kind = HY_PDP_REFUSE};
+    snprintf(m.text, sizeof(m.text), "%.119s", why);
+    snprintf(x->refused, sizeof(x->refused), "%s", why);
+    PD_COUNT(p, refused_links);
+    hy_metric_inc(p->m.refused);
+    hy_warn("connector", "link with %s is refused: %s", x->node, why);
+    hy_pd__send(p, x, &m);
+    hy_pd__load_link(p, x);
+}
+
+static hy_status take_keys(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        x->has_key[g] = m->key[g].n > 0;
+        if (x->has_key[g])
+            HY_TRY(hy_fab_key_unpack(p->fab, x->fab, m->key[g].p, m->key[g].n, &x->key[g], NULL));
+    }
+    x->has_staging = m->staging.n > 0;
+    if (x->has_staging)
+        HY_TRY(hy_fab_key_unpack(p->fab, x->fab, m->staging.p, m->staging.n, &x->staging, NULL));
+    return HY_OK;
+}
+
+/* What must be equal, by name; what may differ becomes two copy plans. */
+static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    char why[HY_KV_REASON_MAX];
+    const bool lossy_in = p->o.accept_lossy, lossy_out = (m->flags & HY_PDP_LOSSY) != 0;
+    if (memcmp(m->model, p->o.model, sizeof(m->model)) != 0)
+        return hy_fail(HY_E_INVAL,
+                       "model: the weights are not the same (fingerprint "
+                       "%02x%02x%02x%02x here, %02x%02x%02x%02x there)",
+                       p->o.model[0], p->o.model[1], p->o.model[2], p->o.model[3], m->model[0],
+                       m->model[1], m->model[2], m->model[3]);
+    if (m->act != p->o.act)
+        return hy_fail(HY_E_INVAL, "[engine] activations: %d here, %d there", p->o.act, m->act);
+    if (m->numerics != p->o.numerics)
+        return hy_fail(HY_E_INVAL, "[engine] numerics: %d here, %d there", p->o.numerics,
+                       m->numerics);
+    HY_TRY(hy_kv_desc_decode(m->desc.p, m->desc.n, &x->desc, NULL));
+    if (m->n_groups != x->desc.n_groups || m->n_groups != p->o.n_groups)
+        return hy_fail(HY_E_INVAL, "cache groups: %d here, %d there", p->o.n_groups, m->n_groups);
+    HY_TRY(take_keys(p, x, m));
+    if (hy_kv_compat(&p->desc, &x->desc, why) == HY_KV_MATCH_NONE)
+        return hy_fail(HY_E_INVAL, "%s", why);
+    const hy_kv_plan_opts out = {.lossy = lossy_out, .never_direct = !x->has_key[0]};
+    const hy_kv_plan_opts in = {.lossy = lossy_in, .never_direct = p->mr[0] == NULL};
+    const hy_status out_st = hy_kv_plan_create(&p->desc, &x->desc, &out, &x->serve);
+    const hy_status in_st = hy_kv_plan_create(&x->desc, &p->desc, &in, &x->take);
+    return out_st < 0 && in_st < 0 ? in_st : HY_OK; /* one way is a link, too */
+}
+
+static void plans_free(pd_peer *x)
+{
+    hy_kv_plan_destroy(x->serve);
+    hy_kv_plan_destroy(x->take);
+    x->serve = x->take = NULL;
+}
+
+static void describe(hy_pd *p, pd_peer *x)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    (void)hy_fab_peer_path(p->fab, x->fab, &b);
+    if (x->take != NULL) {
+        hy_buf_puts(&b, "; from there: ");
+        hy_kv_plan_describe(x->take, &b);
+    }
+    hy_info("connector", "linked with %s: %s", x->node, hy_buf_str(&b));
+    hy_buf_fini(&b);
+}
+
+static void on_hello(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    if (x->hello || x->refused[0] != '\0') {
+        PD_COUNT(p, late);
+        return;
+    }
+    if (compare(p, x, m) < 0) {
+        char why[160];
+        snprintf(why, sizeof(why), "%.150s", hy_fail_text());
+        plans_free(x);
+        refuse(p, x, why);
+        return;
+    }
+    x->hello = true;
+    describe(p, x);
+    hy_pd__load_link(p, x);
+}
+
+static void on_refuse(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    if (x->refused[0] == '\0') {
+        hy_warn("connector", "%s refuses the link: %s", x->node, m->text);
+        snprintf(x->refused, sizeof(x->refused), "%s (says %s)", m->text, x->node);
+    }
+    hy_pd__load_link(p, x);
+}
+
+/* ---- from the fabric ---- */
+
+static void down(hy_pd *p, pd_peer *x, const char *why)
+{
+    if (!x->up)
+        return;
+    x->up = x->hello = false;
+    hy_info("connector", "%s is down: %s", x->node, why);
+    hy_pd__serve_down(p, x);
+    hy_pd__load_down(p, x, why);
+    plans_free(x);
+    x->refused[0] = '\0';
+}
+
+static void on_up(hy_pd *p, const hy_fab_event *ev)
+{
+    pd_peer *x = hy_pd__peer(p, ev->text, NULL);
+    if (x == NULL) {
+        hy_fab_disconnect(p->fab, ev->peer);
+        return;
+    }
+    if (x->up && x->fab == ev->peer)
+        return;
+    down(p, x, "a new epoch has begun");
+    x->fab = ev->peer;
+    x->epoch = ev->epoch;
+    x->up = true;
+    x->connecting = false;
+    send_hello(p, x);
+}
+
+static void on_connect(hy_pd *p, const hy_fab_event *ev)
+{
+    pd_peer *x = p->peers;
+    while (x != NULL && x->number != ev->user)
+        x = x->next;
+    if (x == NULL)
+        return;
+    x->connecting = false;
+    if (ev->status < 0 && !x->up)
+        hy_pd__load_down(p, x, ev->text);
+}
+
+static void on_msg(hy_pd *p, const hy_fab_event *ev)
+{
+    pd_peer *x = hy_pd__peer_of(p, ev->peer);
+    if (x == NULL) {
+        PD_COUNT(p, late);
+        return;
+    }
+    hy_pdp_msg m;
+    if (hy_pdp_decode(ev->type, ev->data, (size_t)ev->len, &m) < 0) {
+        if (PD_COUNT(p, malformed) % 1000 == 0)
+            hy_warn("connector", "from %s: %s", x->node, hy_fail_text());
+        return;
+    }
+    switch (m.kind) {
+    case HY_PDP_HELLO:
+        on_hello(p, x, &m);
+        break;
+    case HY_PDP_REFUSE:
+        on_refuse(p, x, &m);
+        break;
+    case HY_PDP_HOLD:
+        hy_pd__on_hold(p, x, &m);
+        break;
+    case HY_PDP_HELD:
+        hy_pd__on_held(p, x, &m);
+        break;
+    case HY_PDP_GET:
+        hy_pd__on_get(p, x, &m);
+        break;
+    case HY_PDP_CHUNK:
+        hy_pd__on_chunk(p, x, &m);
+        break;
+    case HY_PDP_PIECE:
+        hy_pd__on_piece(p, x, &m);
+        break;
+    case HY_PDP_ACK:
+        hy_pd__on_ack(p, x, &m);
+        break;
+    case HY_PDP_DONE:
+        hy_pd__on_done(p, x, &m);
+        break;
+    case HY_PDP_CANCEL:
+        hy_pd__on_cancel(p, x, &m);
+        break;
+    case HY_PDP_GONE:
+        hy_pd__on_gone(p, x, &m);
+        break;
+    case HY_PDP_RELEASE:
+        hy_pd__lease_release(p, m.lease, (m.flags & HY_PDP_PUSH) != 0);
+        break;
+    case HY_PDP_KINDS:
+        break;
+    }
+    hy_pdp_fini(&m);
+}
+
+void hy_pd__on_fab(hy_pd *p, hy_fab_event *ev)
+{
+    switch (ev->kind) {
+    case HY_FAB_EV_CONNECT:
+        on_connect(p, ev);
+        break;
+    case HY_FAB_EV_UP:
+        on_up(p, ev);
+        break;
+    case HY_FAB_EV_DOWN: {
+        pd_peer *x = hy_pd__peer_of(p, ev->peer);
+        if (x != NULL)
+            down(p, x, ev->text[0] != '\0' ? ev->text : hy_status_name(ev->status));
+        break;
+    }
+    case HY_FAB_EV_DONE:
+        if (ev->user != 0) /* writes; of sends nobody waits */
+            hy_pd__op_done(p, (pd_op *)(uintptr_t)ev->user, ev);
+        break;
+    case HY_FAB_EV_MSG:
+        on_msg(p, ev);
+        break;
+    case HY_FAB_EV_IMM:
+        PD_COUNT(p, late);
+        break;
+    }
+}
+
+void hy_pd__peers_free(hy_pd *p)
+{
+    while (p->peers != NULL) {
+        pd_peer *x = p->peers;
+        p->peers = x->next;
+        plans_free(x);
+        hy_free(x);
+    }
+}
