@@ -371,6 +371,29 @@ class StartAndStop(unittest.TestCase):
         self.assertEqual(s.stop(), 0)
         self.assertLess(time.monotonic() - begin, 3)
 
+    def test_keys_in_a_file(self):
+        with tempfile.NamedTemporaryFile("w") as f:
+            f.write("first\nsecond\r\n\n")
+            f.flush()
+            os.chmod(f.name, 0o644)
+            err = self.serve(MODEL, "--port", "0", "-o", f"http.api_key_file={f.name}")
+            self.assertIn("chmod 600", err)
+            os.chmod(f.name, 0o600)
+            s = self.start("-o", f"http.api_key_file={f.name}")
+            for key, status in (("first", 200), ("second", 200), ("", 401), ("firs", 401), ("firstsecond", 401)):
+                self.assertEqual(s.raw("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})[0], status)
+            f.truncate(0)
+            self.assertIn("no key", self.serve(MODEL, "--port", "0", "-o", f"http.api_key_file={f.name}"))
+
+    def test_short_name(self):
+        if os.path.exists(MODEL):
+            self.skipTest("the model is given by path")
+        s = self.start()
+        ids = [m["id"] for m in json.loads(s.raw("GET", "/v1/models")[1])["data"]]
+        self.assertEqual(ids[1:], [MODEL])
+        for name in ids:
+            self.assertEqual(s.post(CHAT, {"model": name, **question("hi", max_tokens=1)})[0], 200)
+
     def test_port_in_use(self):
         s = self.start()
         err = self.serve(MODEL, "--port", str(s.port))

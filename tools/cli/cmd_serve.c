@@ -72,8 +72,14 @@ static int serve(const hy_conf *conf, const char *path)
         for (;;) {
             hy_status st = hy_node_drain(node, 200 * 1000000ull);
             struct signalfd_siginfo info;
+            const char *text;
             if (st == HY_OK)
                 break;
+            if (hy_node_health(node, &text) < 0) {
+                hy_error("node", "stopping: %s", text);
+                rc = HY_EXIT_FAIL;
+                break;
+            }
             if (read(fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
                 hy_warn("node", "stopped while requests were running");
                 break;
