@@ -3,7 +3,7 @@
  * Faults with real processes and hostile bytes: a peer killed or stopped while it is written to,
  * read from, or idle; a restart at the same address; a rail that dies; garbage at the control port.
  *
- * Thread: the test's; children are forked before any endpoint is open.  Owner: each test reaps its
+ * Thread: the test's; children are processes of their own.  Owner: each test reaps its
  * own child.
  */
 #include "tests/conform/transport_faults.h"
@@ -49,7 +49,7 @@ static void child_opts(hy_fab_opts *o, const tr_impl *im, const char *node, cons
 }
 
 /* Tells its address, sends every peer its key, answers nothing else; lives until it is killed. */
-static void child_main(const tr_impl *im, const char *addr, int out)
+int faults_far(const tr_impl *im, const char *addr, int out)
 {
     hy_fab_opts o;
     hy_fab *f;
@@ -90,8 +90,12 @@ static far far_start(const tr_impl *im, const char *addr)
     assert_int_equal(pipe(p), 0);
     c.pid = fork();
     if (c.pid == 0) {
+        /* a fresh process: one forked beside threads may inherit a library's locked lock */
+        char fd[16];
         close(p[0]);
-        child_main(im, addr, p[1]);
+        snprintf(fd, sizeof(fd), "%d", p[1]);
+        execl("/proc/self/exe", "test_transport", im->name, "--far", addr, fd, (char *)NULL);
+        _exit(5);
     }
     close(p[1]);
     c.out = p[0];

@@ -9,6 +9,8 @@
 
 #include "tests/conform/transport.h"
 
+/* The other process: opens at addr, tells its address to descriptor out, serves until killed. */
+int faults_far(const tr_impl *im, const char *addr, int out);
 /* Processes: not for the loop. */
 void faults_kill(const tr_impl *im);
 void faults_silence(const tr_impl *im);
