@@ -329,6 +329,17 @@ static int32_t ceil_div(int32_t a, int32_t b)
     return a / b + (a % b != 0);
 }
 
+/* Packing likes whole blocks of one layer better than parts of blocks of many: their lines are then
+ * read and written once. */
+static int32_t packed_unit(const hy_kv_plan *p, const hy_kv_lane *l)
+{
+    int32_t a = p->src.g[l->group].layout.block_tokens, b = p->dst.g[l->group].layout.block_tokens;
+    int32_t unit = HY_KV_WIRE_TOKENS;
+    while (unit < 256 && (unit < a || unit < b))
+        unit *= 2;
+    return unit;
+}
+
 /* Even pieces of at most piece_bytes: whole units of all layers where that fits, else of some
  * layers, else less than a unit (packed alone). */
 static cut cut_of(const hy_kv_plan *p, const hy_kv_lane *l, bool direct, int32_t t0, int32_t t1,
@@ -338,7 +349,7 @@ static cut cut_of(const hy_kv_plan *p, const hy_kv_lane *l, bool direct, int32_t
     if (!direct)
         packed_bytes(p, l, &elems, &scales);
     size_t b = elems + scales;
-    cut c = {.unit = direct ? l->unit : HY_KV_WIRE_TOKENS, .units = 1, .layers = 1};
+    cut c = {.unit = direct ? l->unit : packed_unit(p, l), .units = 1, .layers = 1};
     while (!direct && c.unit > 1 && b * (size_t)c.unit > max)
         c.unit /= 2;
     size_t unit_bytes = b * (size_t)c.unit;

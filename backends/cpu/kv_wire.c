@@ -10,6 +10,22 @@
 
 #include <string.h>
 
+enum { MAX_GROUPS = 8 };
+
+/* Tokens of a wire group that lie in one block. */
+typedef struct seg {
+    uint8_t *block;
+    int32_t in, m;
+} seg;
+
+/* Up to 16 tokens whose planes follow each other on the wire. */
+typedef struct group {
+    uint8_t *wire;
+    float *scales; /* NULL when not quantised */
+    int32_t m, n_segs;
+    seg segs[16];
+} group;
+
 typedef struct walk {
     const hy_kv_copy *a;
     const hy_kv_layout *l;
@@ -20,23 +36,19 @@ typedef struct walk {
     float *scales;
     cpu_kv_tile tile; /* what all tiles share */
     uint8_t *base;    /* of the layer */
+    group groups[MAX_GROUPS];
 } walk;
 
-/* Tokens of a wire group that lie in one block. */
-typedef struct seg {
-    uint8_t *block;
-    int32_t in, m;
-} seg;
-
-static void one_tile(const walk *w, const hy_kv_plane *p, const seg *g, int32_t head)
+static void one_tile(const walk *w, const hy_kv_plane *p, const seg *s, int32_t head, uint8_t *wire,
+                     float *scales)
 {
     cpu_kv_tile t = w->tile;
-    t.cache = g->block + p->off + head * p->head + g->in * p->token;
+    t.cache = s->block + p->off + head * p->head + s->in * p->token;
     t.token = p->token;
     t.dim = p->dim;
-    t.wire = w->wire;
-    t.scales = w->scales;
-    t.m = g->m;
+    t.wire = wire;
+    t.scales = scales;
+    t.m = s->m;
     t.width = p->width;
     if (w->pack)
         w->k->pack(&t);
@@ -45,50 +57,83 @@ static void one_tile(const walk *w, const hy_kv_plane *p, const seg *g, int32_t 
 }
 
 /* A plane of a group whose heads lie in the cache as they do on the wire. */
-static bool as_on_wire(const walk *w, const hy_kv_plane *p, int32_t m)
+static bool as_on_wire(const walk *w, const hy_kv_plane *p, const group *g)
 {
     int64_t row = (int64_t)p->width * (int64_t)w->elem;
     bool same = w->a->wire == w->l->type && (w->pack || w->a->wire == w->l->value_type);
-    return same && p->dim == (int64_t)w->elem && p->token == row &&
-           (p->head == m * row || w->a->n_heads == 1);
+    return same && g->n_segs == 1 && p->dim == (int64_t)w->elem && p->token == row &&
+           (p->head == g->m * row || w->a->n_heads == 1);
 }
 
-static void plane(walk *w, const hy_kv_plane *p, const seg *segs, int32_t n_segs)
+static void one_head(const walk *w, const hy_kv_plane *p, const group *g, int32_t i)
+{
+    size_t row = (size_t)p->width * w->elem;
+    int32_t at = i * g->m; /* tokens of the plane before this head's */
+    for (int32_t s = 0; s < g->n_segs; s++) {
+        one_tile(w, p, &g->segs[s], w->a->head0 + i, g->wire + (size_t)at * row,
+                 g->scales != NULL ? g->scales + at : NULL);
+        at += g->segs[s].m;
+    }
+}
+
+/* One plane of n groups. Head by head over all of them: where a block holds several groups, lines
+ * of the cache are then met again while they are near. */
+static void plane(walk *w, const hy_kv_plane *p, int32_t n)
 {
     const hy_kv_copy *a = w->a;
     size_t row = (size_t)p->width * w->elem;
-    if (n_segs == 1 && as_on_wire(w, p, segs->m)) {
-        uint8_t *at = segs->block + p->off + a->head0 * p->head + segs->in * p->token;
-        size_t n = (size_t)a->n_heads * (size_t)segs->m * row;
-        memcpy(w->pack ? w->wire : at, w->pack ? at : w->wire, n);
-        w->wire += n;
-        return;
-    }
-    for (int32_t h = a->head0; h < a->head0 + a->n_heads; h++) {
-        for (int32_t i = 0; i < n_segs; i++) {
-            one_tile(w, p, &segs[i], h);
-            w->wire += (size_t)segs[i].m * row;
-            w->scales += w->scales != NULL ? segs[i].m : 0;
+    if (n == 1 && as_on_wire(w, p, w->groups)) {
+        const group *g = w->groups;
+        uint8_t *at = g->segs->block + p->off + a->head0 * p->head + g->segs->in * p->token;
+        memcpy(w->pack ? g->wire : at, w->pack ? at : g->wire,
+               (size_t)a->n_heads * (size_t)g->m * row);
+    } else {
+        for (int32_t h = 0; h < a->n_heads; h++) {
+            for (int32_t i = 0; i < n; i++)
+                one_head(w, p, &w->groups[i], h);
         }
     }
+    for (int32_t i = 0; i < n; i++) {
+        group *g = &w->groups[i];
+        g->wire += (size_t)a->n_heads * (size_t)g->m * row;
+        g->scales = g->scales != NULL ? g->scales + a->n_heads * g->m : NULL;
+    }
+}
+
+/* The group of tokens from t; returns its end. */
+static int32_t group_init(walk *w, group *g, int32_t t)
+{
+    const hy_kv_copy *a = w->a;
+    int32_t bt = w->l->block_tokens, end = a->t0 + a->n;
+    int32_t next = t - t % 16 + 16 < end ? t - t % 16 + 16 : end;
+    g->wire = w->wire;
+    g->scales = w->scales;
+    g->m = next - t;
+    g->n_segs = 0;
+    for (int32_t p = t; p < next;) {
+        seg *s = &g->segs[g->n_segs++];
+        int32_t in = p % bt, left = next - p;
+        s->block = w->base + a->blocks[p / bt] * w->l->block_stride;
+        s->in = in;
+        s->m = bt - in < left ? bt - in : left;
+        p += s->m;
+    }
+    w->wire +=
+        (size_t)a->n_heads * (size_t)g->m * (size_t)(w->l->k.width + w->l->v.width) * w->elem;
+    w->scales = w->scales != NULL ? w->scales + 2 * a->n_heads * g->m : NULL;
+    return next;
 }
 
 static void layer(walk *w)
 {
-    const hy_kv_copy *a = w->a;
-    int32_t bt = w->l->block_tokens, end = a->t0 + a->n, next;
-    for (int32_t t = a->t0; t < end; t = next) {
-        seg segs[16];
-        int32_t n = 0;
-        next = t - t % 16 + 16 < end ? t - t % 16 + 16 : end;
-        for (int32_t p = t; p < next; p += segs[n++].m) {
-            int32_t in = p % bt, left = next - p;
-            segs[n].block = w->base + a->blocks[p / bt] * w->l->block_stride;
-            segs[n].in = in;
-            segs[n].m = bt - in < left ? bt - in : left;
-        }
-        plane(w, &w->l->k, segs, n);
-        plane(w, &w->l->v, segs, n);
+    int32_t bt = w->l->block_tokens, end = w->a->t0 + w->a->n;
+    for (int32_t t = w->a->t0; t < end;) {
+        int32_t n = 0, block = t / bt;
+        do {
+            t = group_init(w, &w->groups[n++], t);
+        } while (n < MAX_GROUPS && t < end && t / bt == block);
+        plane(w, &w->l->k, n);
+        plane(w, &w->l->v, n);
     }
 }
 
