@@ -526,7 +526,7 @@ void faults_rails(const tr_impl *im)
     tr t;
     if (im->loop) {
         for (int rail = 0; rail < 2; rail++) {
-            char addr[16];
+            char addr[24];
             tr_init(&t, im, 2);
             hy_loop_model m = {.latency_ns = 10 * HY_US, .bytes_per_s = UINT64_C(4) << 30};
             hy_loop_set(t.net, &m);

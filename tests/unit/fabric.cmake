@@ -1,0 +1,1 @@
+hy_test(fabric_wire hy_fabric)
