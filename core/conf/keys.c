@@ -71,7 +71,10 @@ const hy_conf_key hy_conf__keys[] = {
         "Most sequences that run at the same time; others wait."),
     INT("engine", "max_prefill_tokens", "0", "0", "1048576",
         "Most prompt tokens in a step that also decodes, to bound the gap between streamed "
-        "tokens. 0: chosen from the step budget and the measured speed."),
+        "tokens. 0: chosen by `step_time` and the measured speed."),
+    TIME("engine", "step_time", "350ms", "0s", "1h",
+         "Aim for the longest step while streams decode: prompts are cut into chunks that keep it, "
+         "by the measured speed. 0: no limit but the step budget."),
     ENUM("engine", "user_marks", "parse", "parse|text",
          "Special tokens written inside a chat user's text. parse: they are special tokens, as "
          "Hugging Face does. text: they stay plain text."),

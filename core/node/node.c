@@ -127,6 +127,7 @@ static hy_status build_engine(hy_node *n)
     o.vocab = m->cfg.vocab;
     o.max_batch_tokens = n->size.max_rows;
     o.max_prefill_tokens = (int32_t)hy_conf_int(n->conf, "engine", "max_prefill_tokens");
+    o.step_ns = hy_conf_ns(n->conf, "engine", "step_time");
     o.max_seqs = n->size.max_seqs;
     o.max_queue = (int32_t)hy_conf_int(n->conf, "http", "max_queue");
     o.prefix_cache = hy_conf_bool(n->conf, "engine", "prefix_cache");

@@ -39,6 +39,8 @@ typedef struct hy_engine_opts {
     int32_t vocab;
     int32_t max_batch_tokens;   /* budget of a step */
     int32_t max_prefill_tokens; /* prompt tokens a step while others decode; 0: the budget's rest */
+    uint64_t
+        step_ns; /* max_prefill_tokens 0: aim at steps this long while streams decode; 0: off */
     int32_t max_seqs;
     int32_t max_queue; /* waiting requests; above: HY_E_BUSY */
     bool prefix_cache;

@@ -10,6 +10,7 @@
 #include "core/base/metric.h"
 #include "core/connector/connector.h"
 #include "core/sched/engine.h"
+#include "core/sched/pace.h"
 #include "core/sched/plan.h"
 #include "core/sched/seq.h"
 
@@ -86,6 +87,7 @@ struct hy_engine {
     hy_step *in_flight;
     uint64_t n_step;
     hy_plan plan;
+    hy_pace pace;
     hy_seq **cand;  /* [max_seqs] sequences of plan.wait */
     hy_kv_hit *hit; /* [max_seqs] */
     int32_t *ext;   /* [max_seqs] tokens that the connector has beyond the hit */

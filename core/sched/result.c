@@ -66,7 +66,7 @@ static void count_prompt(hy_engine *e, hy_seq *s)
 }
 
 /* What the peer that gets the prompt's KV is told of its first token. */
-static void keep_first(const hy_engine *e, hy_seq *s, const hy_token_out *t)
+static void keep_first(const hy_engine *e, hy_seq *s, int32_t id, const hy_token_out *t)
 {
     if (e->conn == hy_connector_null() || s->job->r->handover == NULL || s->choice != 0 ||
         hy_seq_n_out(s) != 0)
@@ -74,7 +74,7 @@ static void keep_first(const hy_engine *e, hy_seq *s, const hy_token_out *t)
     hy_conn_first *f = hy_calloc(1, sizeof(*f));
     if (f == NULL)
         return; /* the peer computes the last prompt token itself */
-    f->id = t->id;
+    f->id = id;
     f->rank = t->rank;
     f->logprob = t->logprob;
     f->n_top = s->job->r->sampling.logprobs < 0 ? 0 : t->n_top;
@@ -145,8 +145,7 @@ static void one(hy_engine *e, hy_step *st, int32_t i, uint64_t now)
     if (s->choice == 0 && s->job->r->n > 1 && s->computed >= s->job->r->n_prompt)
         hy_sched__release_held(e, s->job);
     if (bs->sample) {
-        bs->out.id = bs->token;
-        keep_first(e, s, &bs->out);
+        keep_first(e, s, bs->token, &bs->out);
         take_token(e, o, bs->token, now);
     } else if (s->job->max_new == 0 && s->computed >= s->job->r->n_prompt)
         ended(e, o, HY_FINISH_LENGTH);
@@ -227,6 +226,7 @@ void hy_sched__step_done(hy_engine *e, hy_batch *b)
     atomic_fetch_add(&e->st.steps, 1);
     if (b->rows.n > 0)
         hy_metric_observe(e->m.iteration_tokens, b->rows.n);
+    hy_pace_note(&e->pace, b->rows.n, b->exec_ns);
     if (st->extras)
         deliver(e, st); /* exec's arrays live until the next step */
     else

@@ -455,6 +455,9 @@ static void make_plan(hy_engine *e)
     for (;;) {
         snap_running(e);
         snap_queue(e);
+        if (e->o.max_prefill_tokens == 0 && e->o.step_ns > 0)
+            p->max_prefill =
+                hy_pace_limit(&e->pace, e->running.n, e->o.step_ns, e->o.max_batch_tokens);
         hy_plan_make(p);
         if (p->victim >= 0) {
             preempt(e, e->running.at[p->victim]);

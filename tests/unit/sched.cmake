@@ -1,4 +1,5 @@
 if(TARGET hy_sched)
     hy_test(sched_plan hy_sched)
     hy_test(sched_queue hy_sched)
+    hy_test(sched_pace hy_sched)
 endif()
