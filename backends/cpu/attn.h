@@ -26,6 +26,7 @@ typedef struct cpu_attn_seg {
     int64_t k_step, v_step; /* bytes: from dim to dim of K, token to token of V */
     int32_t first;          /* position of the segment */
     int32_t window;
+    bool from_memory; /* K and V are read once: ask for them ahead */
     float scale, softcap;
     /* Result of query (row * group + head): o[v_dim], then m, l at v_dim, v_dim + 1. */
     float *part;

@@ -34,6 +34,16 @@ typedef struct tile {
 
 /* ---- scores ---- */
 
+/* Blocks lie far apart, in pieces too short for the hardware to foresee the next: while scores of a
+ * group are made, its V and the K of a later group are asked for. */
+INL void fetch_of(const cpu_attn_seg *s, int g, const uint8_t *other, const uint8_t **k,
+                  const uint8_t **v)
+{
+    const uint8_t *next = g + 4 < CPU_SEG_GRPS ? s->k[g + 4] : NULL;
+    *k = next != NULL ? next : other;
+    *v = s->v[g];
+}
+
 INL void score_groups(const cpu_attn_seg *s, const tile *t, int g, const hy_dtype T, const int NQ,
                       const int NB)
 {
@@ -44,12 +54,19 @@ INL void score_groups(const cpu_attn_seg *s, const tile *t, int g, const hy_dtyp
         for (int b = 0; b < NB; b++)
             a[i][b] = v_zero();
     }
-    const uint8_t *k[4];
+    const uint8_t *k[4], *kn[4], *vn[4];
     UNROLL(4)
-    for (int b = 0; b < NB; b++)
+    for (int b = 0; b < NB; b++) {
         k[b] = s->k[g + b];
+        fetch_of(s, g + b, k[b], &kn[b], &vn[b]);
+    }
     for (int d = 0; d < s->k_dim; d++) {
         v16 kv[4];
+        if (s->from_memory) {
+            UNROLL(4)
+            for (int b = 0; b < NB; b++)
+                _mm_prefetch((const char *)(d % 2 == 0 ? kn[b] : vn[b]) + d / 2 * 64, _MM_HINT_T1);
+        }
         UNROLL(4)
         for (int b = 0; b < NB; b++) {
             kv[b] = load_kv(k[b], T);
@@ -200,6 +217,12 @@ static void widen_segment(cpu_attn_seg *s)
     for (int g = 0; g < CPU_SEG_GRPS; g++, k += 16 * s->k_dim, v += 16 * s->v_dim) {
         if (s->k[g] == NULL)
             continue;
+        const uint8_t *kn, *vn;
+        fetch_of(s, g, s->k[g], &kn, &vn);
+        for (int i = 0; i < 32 * s->k_dim; i += 64) {
+            _mm_prefetch((const char *)kn + i, _MM_HINT_T1);
+            _mm_prefetch((const char *)vn + i, _MM_HINT_T1);
+        }
         for (int d = 0; d < s->k_dim; d++) {
             const uint8_t *p = s->k[g] + d * s->k_step;
             v_store(k + 16 * d, s->type == HY_F16 ? v_load_f16(p) : v_load_bf16(p));
@@ -216,6 +239,7 @@ static void widen_segment(cpu_attn_seg *s)
     s->k_step = 64;
     s->v_step = (int64_t)s->v_dim * 4;
     s->type = HY_F32;
+    s->from_memory = false;
 }
 
 /* Rows r0..r1, heads h0..h1: at most MAX_Q queries. */

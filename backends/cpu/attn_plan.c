@@ -213,6 +213,7 @@ void cpu_attn_run(const cpu_attn_plan *p, int item, int thread)
                       .v_dim = l->v.width,
                       .type = l->type,
                       .window = a->window,
+                      .from_memory = true,
                       .scale = a->scale,
                       .softcap = a->softcap,
                       .part_step = it->n_segs * p->part_step,
