@@ -32,8 +32,8 @@ static bool take(skim *k, char c)
     return true;
 }
 
-/* Behind the closing quote; *escapes is set when there is a backslash inside. */
-static hy_status string(skim *k, bool *escapes)
+/* To behind the closing quote. */
+static hy_status string(skim *k)
 {
     if (!take(k, '"'))
         return bad("a string is missing");
@@ -43,12 +43,10 @@ static hy_status string(skim *k, bool *escapes)
             k->at++;
             return HY_OK;
         }
-        if (c == '\\') {
-            *escapes = true;
+        if (c == '\\')
             k->at++;
-        } else if ((unsigned char)c < 0x20) {
+        else if ((unsigned char)c < 0x20)
             return bad("a control character in a string");
-        }
     }
     return bad("it ends inside a string");
 }
@@ -72,9 +70,8 @@ static hy_status value(skim *k)
 {
     char open[HY_BODY_MAX_DEPTH];
     size_t depth = 0;
-    bool esc;
     if (k->at < k->len && k->s[k->at] == '"')
-        return string(k, &esc);
+        return string(k);
     if (k->at >= k->len || (k->s[k->at] != '{' && k->s[k->at] != '['))
         return scalar(k);
     do {
@@ -82,7 +79,7 @@ static hy_status value(skim *k)
             return bad("it ends inside a bracket");
         char c = k->s[k->at];
         if (c == '"') {
-            HY_TRY(string(k, &esc));
+            HY_TRY(string(k));
             continue;
         }
         k->at++;
@@ -100,12 +97,11 @@ static hy_status value(skim *k)
 
 static hy_status member(skim *k, hy_body *b)
 {
-    bool esc = false;
     if (b->n == HY_BODY_MAX_MEMBERS)
         return hy_fail(HY_E_LIMIT, "the body has more than %d members", HY_BODY_MAX_MEMBERS);
     hy_member *m = &b->m[b->n];
     m->key = k->at + 1;
-    HY_TRY(string(k, &esc));
+    HY_TRY(string(k));
     m->key_len = k->at - 1 - m->key;
     blanks(k);
     if (!take(k, ':'))
@@ -118,7 +114,6 @@ static hy_status member(skim *k, hy_body *b)
         if (b->m[i].key_len == m->key_len &&
             memcmp(b->s + b->m[i].key, b->s + m->key, m->key_len) == 0)
             b->odd = true;
-    b->odd = b->odd || esc;
     b->n++;
     return HY_OK;
 }
@@ -146,9 +141,36 @@ hy_status hy_body_parse(const char *s, size_t len, hy_body *out)
     return k.at == k.len ? HY_OK : bad("something stands behind it");
 }
 
+static int hex_of(const char *s, size_t n)
+{
+    int v = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = (char)(s[i] | 32);
+        int d = s[i] >= '0' && s[i] <= '9' ? s[i] - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (d < 0)
+            return -1;
+        v = v << 4 | d;
+    }
+    return v;
+}
+
+/* However it is written: a key in disguise (kv\u005ftransfer...) is that key to a worker. */
 static bool key_is(const hy_body *b, const hy_member *m, const char *key)
 {
-    return strlen(key) == m->key_len && memcmp(b->s + m->key, key, m->key_len) == 0;
+    const char *s = b->s + m->key, *end = s + m->key_len;
+    for (; s < end && *key != '\0'; key++) {
+        int c = (unsigned char)*s++;
+        if (c == '\\' && s < end) {
+            c = (unsigned char)*s++;
+            if (c == 'u' && end - s >= 4) {
+                c = hex_of(s, 4);
+                s += 4;
+            }
+        }
+        if (c != (unsigned char)*key)
+            return false;
+    }
+    return s == end && *key == '\0';
 }
 
 const hy_member *hy_body_find(const hy_body *b, const char *key)

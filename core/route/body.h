@@ -2,8 +2,7 @@
  *
  * A request's JSON as text: where the members of the outer object stand, and the same object with
  * some members taken out and others put in. Everything else keeps its bytes: numbers are not
- * rounded, prompts are not decoded. What the router cannot read it passes on, for a worker to
- * refuse with its own words.
+ * rounded, prompts are not decoded.
  *
  * Thread: any.  Owner: offsets into the caller's text.
  */
@@ -23,7 +22,7 @@ typedef struct hy_body {
     const char *s;
     hy_member m[HY_BODY_MAX_MEMBERS];
     size_t n;
-    bool odd; /* a key is written with escapes or stands twice: better not touched */
+    bool odd; /* a key stands twice */
 } hy_body;
 
 /* HY_E_FORMAT: no JSON object; HY_E_LIMIT: too deep or too many members. Numbers and literals are

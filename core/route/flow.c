@@ -140,6 +140,14 @@ static void fail(hy_flow *f, int status, const char *text)
     flow_end(f, status == 503 ? HY_OUT_UNAVAILABLE : HY_OUT_UPSTREAM, rid);
 }
 
+static void refuse(hy_flow *f, const char *text)
+{
+    char rid[HY_RID_LEN];
+    snprintf(rid, sizeof(rid), "%s", f->conn->rid);
+    hy_front_reply_error(f->conn, 400, "BadRequestError", text, NULL);
+    flow_end(f, HY_OUT_CLIENT_ERROR, rid);
+}
+
 void hy_flow_gone(hy_flow *f)
 {
     char rid[HY_RID_LEN];
@@ -173,6 +181,7 @@ static hy_status leg_send(hy_flow *f, leg *l, hy_worker *w, const char *body, si
     };
     l->w = w;
     l->status = 0;
+    evbuffer_drain(l->answer, evbuffer_get_length(l->answer)); /* of an earlier try */
     HY_TRY(hy_client_send(f->r->client, &q, &l->call));
     hy_route__worker_use(w, 1);
     return HY_OK;
@@ -678,10 +687,15 @@ void hy_flow_begin(hy_front *c, bool generate)
         fail(f, 500, "The router is out of memory.");
         return;
     }
-    f->parsed = generate && hy_body_parse(f->raw, f->raw_len, &f->body) == HY_OK;
-    if (f->parsed)
+    if (generate && hy_body_parse(f->raw, f->raw_len, &f->body) < 0) {
+        /* not passed on unread: kv_transfer_params of a client's making might be inside */
+        refuse(f, hy_fail_text());
+        return;
+    }
+    f->parsed = generate;
+    if (generate)
         hy_body_facts_get(&f->body, &f->facts);
-    if (f->parsed && !f->facts.alone && f->facts.prompt_len >= r->o.min_prefill_len)
+    if (generate && !f->facts.alone && f->facts.prompt_len >= r->o.min_prefill_len)
         prefill_start(f);
     else
         decode_start(f);

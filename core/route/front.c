@@ -367,6 +367,7 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     r->fronts = c;
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* the vanished are noticed */
     struct timeval wr = {(time_t)(r->o.write_timeout_ns / HY_SEC),
                          (suseconds_t)(r->o.write_timeout_ns % HY_SEC / HY_US)};
     bufferevent_set_timeouts(bev, NULL, r->o.write_timeout_ns != 0 ? &wr : NULL);
@@ -384,6 +385,10 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
 
 void hy_route__front_sweep(hy_route *r, uint64_t now_ns)
 {
+    if (r->paused && r->listener != NULL && r->n_fronts < r->o.max_connections) {
+        r->paused = false;
+        evconnlistener_enable(r->listener);
+    }
     for (hy_front *c = r->fronts, *next; c != NULL; c = next) {
         next = c->next;
         uint64_t limit = c->phase == LINGER                    ? LINGER_NS
@@ -412,11 +417,13 @@ void hy_route__front_hangup(hy_route *r)
         front_free(r->fronts);
 }
 
+/* Out of descriptors, most likely: trying again at once would only burn time. */
 static void on_accept_error(struct evconnlistener *l, void *arg)
 {
-    (void)l;
-    (void)arg;
+    hy_route *r = arg;
     hy_warn("route", "accept: %s", evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
+    evconnlistener_disable(l);
+    r->paused = true;
 }
 
 hy_status hy_route__front_init(hy_route *r)

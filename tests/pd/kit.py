@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A router process for tests, and a client that sees every byte."""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+HALYARD = None  # set by main
+
+
+class Router:
+    def __init__(self, p, d, router="", http="", both=()):
+        self.dir = tempfile.mkdtemp(prefix="hy-router-")
+        text = "[node]\nrole = router\nlog_level = debug\n[http]\nport = 0\n" + http
+        text += "[router]\nhealth_interval = 100ms\nhealth_timeout = 400ms\nconnect_timeout = 400ms\n" + router
+        for role, fakes in (("prefill", p), ("decode", d), ("both", both)):
+            for i, f in enumerate(fakes):
+                text += f"[peer.{role[0]}{i}]\nrole = {role}\nurl = http://127.0.0.1:{getattr(f, 'port', f)}\n"
+        with open(f"{self.dir}/router.ini", "w") as f:
+            f.write(text)
+        self.log = open(f"{self.dir}/log", "w+")
+        self.proc = subprocess.Popen([HALYARD, "serve", f"{self.dir}/router.ini"], stderr=self.log)
+        try:
+            self.port = self.wait_log(r"serving http://127\.0\.0\.1:(\d+)/")
+        except AssertionError:
+            self.log.close()
+            shutil.rmtree(self.dir)
+            raise
+        self.n_workers = len(p) + len(d) + len(both)
+
+    def text(self):
+        with open(f"{self.dir}/log") as f:
+            return f.read()
+
+    def wait_log(self, pattern, timeout=20):
+        end = time.time() + timeout
+        while time.time() < end:
+            m = re.search(pattern, self.text())
+            if m:
+                return int(m.group(1)) if m.groups() else True
+            if self.proc.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"no {pattern!r} in the router's log:\n{self.text()}")
+
+    def wait_states(self, timeout=10, **states):
+        end = time.time() + timeout
+        while True:
+            got = {w["name"]: w["state"] for w in self.get("/workers").json()["workers"]}
+            if all(got[k] == v for k, v in states.items()):
+                return
+            if time.time() > end:
+                raise AssertionError(f"wanted {states}, workers are {got}\n{self.text()}")
+            time.sleep(0.02)
+
+    def get(self, path, **k):
+        return request(self.port, "GET", path, None, **k)
+
+    def post(self, path, body, **k):
+        return request(self.port, "POST", path, body, **k)
+
+    def metric(self, name):
+        for line in self.get("/metrics").body.decode().splitlines():
+            if line.startswith(name + " "):
+                return float(line.split()[-1])
+        raise AssertionError(f"no metric {name}")
+
+    def wait_metric(self, name, value, timeout=5):
+        end = time.time() + timeout
+        while self.metric(name) != value:
+            if time.time() > end:
+                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+            time.sleep(0.02)
+
+    def stop(self):
+        if self.proc.poll() is None:
+            self.proc.send_signal(signal.SIGINT)
+            try:
+                self.proc.wait(2)
+            except subprocess.TimeoutExpired:
+                self.proc.send_signal(signal.SIGINT)
+                self.proc.wait(10)
+        self.log.close()
+        rc = self.proc.returncode
+        text = self.text()
+        shutil.rmtree(self.dir)
+        if rc != 0:
+            raise AssertionError(f"the router ended with {rc}:\n{text}")
+
+
+def connect(port, rcvbuf=None):
+    s = socket.socket()
+    if rcvbuf:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+    s.settimeout(20)
+    s.connect(("127.0.0.1", port))
+    return s
+
+
+def make(method, path, body, headers=(), close=True):
+    data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n"
+    if close:
+        head += "Connection: close\r\n"
+    if body is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+    for k, v in headers:
+        head += f"{k}: {v}\r\n"
+    return head.encode() + b"\r\n" + data
+
+
+class Answer:
+    def __init__(self, f):
+        line = f.readline()
+        if not line:
+            raise EOFError("no answer")
+        self.status = int(line.split()[1])
+        self.headers = {}
+        while (h := f.readline()) not in (b"\r\n", b""):
+            k, v = h.decode().rstrip("\r\n").split(":", 1)
+            self.headers[k.lower()] = v.strip()
+        self.whole = True  # the framing was complete
+        if self.headers.get("transfer-encoding") == "chunked":
+            parts = []
+            while True:
+                line = f.readline()
+                if not line:
+                    self.whole = False
+                    break
+                n = int(line, 16)
+                parts.append(f.read(n))
+                f.read(2)
+                if n == 0:
+                    break
+            self.body = b"".join(parts)
+        elif "content-length" in self.headers:
+            self.body = f.read(int(self.headers["content-length"]))
+        else:
+            self.body = f.read()
+
+    def json(self):
+        return json.loads(self.body)
+
+    def events(self):
+        return [e[6:] for e in self.body.decode().split("\n\n") if e]
+
+
+def request(port, method, path, body, headers=(), **k):
+    s = connect(port)
+    try:
+        s.sendall(make(method, path, body, headers, **k))
+        with s.makefile("rb") as f:
+            return Answer(f)
+    finally:
+        s.close()
+
+
+def rss_mb(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1)) / 1024
+
+
+def n_fds(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))

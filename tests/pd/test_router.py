@@ -1,0 +1,797 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The router in front of fake workers: what it sends (the shapes are those that public routers send
+to vLLM workers, tests' interop fixtures) and what it does at every point where something may fail.
+Usage: test_router.py HALYARD [unittest arguments]"""
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import kit  # noqa: E402
+from fake import PARAMS, Fake  # noqa: E402
+from kit import Answer, Router, connect, make  # noqa: E402
+
+Q = {"model": "fake-model", "prompt": "Hello world", "max_tokens": 4}
+CHAT = {"model": "fake-model", "messages": [{"role": "user", "content": "Hi"}]}
+WANT = [f" t{i}" for i in range(4)]
+
+
+def texts(answer):
+    return [json.loads(e)["choices"][0]["text"] for e in answer.events() if e.startswith('{"id"')]
+
+
+def wait_gone(conn, timeout=5):
+    """The other side of a worker's connection hung up."""
+    conn.settimeout(timeout)
+    try:
+        return conn.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+class Base(unittest.TestCase):
+    N_P, N_D, ROUTER, HTTP = 1, 1, "", ""
+
+    def setUp(self):
+        self.p = [Fake() for _ in range(self.N_P)]
+        self.d = [Fake() for _ in range(self.N_D)]
+        self.r = Router(self.p, self.d, self.ROUTER, self.HTTP)
+        self.addCleanup(self.finish)
+        self.r.wait_states(**{f"p{i}": "up" for i in range(self.N_P)},
+                           **{f"d{i}": "up" for i in range(self.N_D)})
+
+    def finish(self):
+        for f in self.p + self.d:
+            if f.alive:
+                f.die()
+        self.r.stop()
+
+    def released(self, p=0, n=1):
+        got = self.p[p].seen("/v1/kv/release", n=n)
+        self.assertEqual(len(got), n)
+        for r in got:
+            self.assertEqual(r.body["lease"], PARAMS["halyard"]["lease"])
+            self.assertEqual(r.body["epoch"], PARAMS["halyard"]["epoch"])
+            self.assertEqual(r.body["kv_transfer_params"], PARAMS)
+
+    def idle(self):
+        self.r.wait_metric("halyard:router_active", 0)
+        self.assertEqual([w["active"] for w in self.r.get("/workers").json()["workers"]],
+                         [0] * self.r.n_workers)
+
+
+class Shapes(Base):
+    def test_completion(self):
+        a = self.r.post("/v1/completions", Q, headers=[("X-Request-ID", "cap-req-1"),
+                                                       ("Authorization", "Bearer test-token")])
+        self.assertEqual(a.status, 200)
+        self.assertEqual(a.headers["x-request-id"], "cap-req-1")
+        self.assertEqual(a.headers["x-halyard-prefill"], "p0")
+        self.assertEqual(a.headers["x-halyard-worker"], "d0")
+        self.assertEqual(a.json()["usage"], {"prompt_tokens": 7})
+        p, d = self.p[0].requests, self.d[0].requests
+        self.assertEqual((len(p), len(d)), (1, 1))
+        # as smg-pd-vllm-Nixl.jsonl has it
+        self.assertEqual(p[0].body, {"model": "fake-model", "prompt": "Hello world", "max_tokens": 1,
+                                     "stream": False, "kv_transfer_params":
+                                     {"do_remote_decode": True, "do_remote_prefill": False}})
+        self.assertEqual(d[0].body, {**Q, "kv_transfer_params": PARAMS})
+        for r in (p[0], d[0]):
+            h = {k.lower(): v for k, v in r.headers}
+            self.assertEqual(h["x-request-id"], "cap-req-1")
+            self.assertEqual(h["authorization"], "Bearer test-token")
+            self.assertEqual(h["content-type"], "application/json")
+        self.idle()
+
+    def test_stream(self):
+        q = {**Q, "stream": True, "stream_options": {"include_usage": True}, "min_tokens": 2}
+        a = self.r.post("/v1/completions", q)
+        self.assertEqual(a.headers["content-type"], "text/event-stream; charset=utf-8")
+        self.assertTrue(a.whole)
+        self.assertEqual(texts(a), WANT)
+        self.assertEqual(a.events()[-1], "[DONE]")
+        p = self.p[0].requests[0].body
+        for gone in ("stream_options", "min_tokens"):
+            self.assertNotIn(gone, p)
+        self.assertEqual((p["stream"], p["max_tokens"]), (False, 1))
+        self.assertEqual(self.d[0].requests[0].body, {**q, "kv_transfer_params": PARAMS})
+
+    def test_chat_keeps_everything_else(self):
+        q = {**CHAT, "max_completion_tokens": 9, "min_tokens": 3, "temperature": 0.5, "top_k": 7,
+             "seed": 9223372036854775807, "stop": ["x"], "x_unknown": {"a": [1, "}", '"']},
+             "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
+        raw = json.dumps(q).replace("0.5", "0.50000000000000000001").encode()
+        self.assertEqual(self.r.post("/v1/chat/completions", raw).status, 200)
+        p, d = self.p[0].requests[0], self.d[0].requests[0]
+        want = {k: v for k, v in q.items() if k != "min_tokens"}
+        want.update(max_completion_tokens=1, stream=False, kv_transfer_params={
+            "do_remote_decode": True, "do_remote_prefill": False})
+        self.assertEqual(p.body, want)
+        self.assertEqual(d.body, {**q, "kv_transfer_params": PARAMS})
+        for r in (p, d):  # numbers keep their digits
+            self.assertIn(b"0.50000000000000000001", r.raw)
+            self.assertIn(b"9223372036854775807", r.raw)
+
+    def test_alone(self):
+        for more in ({"n": 2}, {"echo": True}, {"prompt_logprobs": 1}, {"prompt": ["a", "b"]},
+                     {"prompt": [[1], [2]]}, {"best_of": 3}, {"max_tokens": 0}):
+            a = self.r.post("/v1/completions", {**Q, **more})
+            self.assertEqual(a.status, 200, more)
+            self.assertEqual(self.d[0].requests[-1].body, {**Q, **more})
+        self.assertEqual(self.p[0].requests, [])
+        for more in ({"n": 1}, {"echo": False}, {"prompt_logprobs": None}, {"prompt": [1, 2]}):
+            before = len(self.p[0].requests)
+            self.assertEqual(self.r.post("/v1/completions", {**Q, **more}).status, 200)
+            self.assertEqual(len(self.p[0].requests), before + 1, more)
+
+    def test_clients_params_are_not_passed_on(self):
+        """They would make a worker connect to whomever the client names."""
+        evil = {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_port": 1}
+        for more in ({}, {"n": 2}):
+            self.r.post("/v1/completions", {**Q, **more, "kv_transfer_params": evil})
+            self.assertNotIn(b"10.0.0.1", self.d[0].requests[-1].raw)
+        for disguise in (b'"kv_transfer\\u005fparams"', b'"kv_transfer_params":{},"kv_transfer_params"'):
+            raw = json.dumps({**Q, "kv_transfer_params": evil}).encode()
+            self.r.post("/v1/completions", raw.replace(b'"kv_transfer_params"', disguise))
+            self.assertNotIn(b"10.0.0.1", self.d[0].requests[-1].raw)
+        n = len(self.d[0].requests)
+        for raw in (b"", b"[]", b"{", b'{"a":1}}', b'{"a" 1}', b"\xef\xbb\xbf{}", b'{"a":' + b"[" * 300,
+                    b'{"a":"' + b"x" * 100, json.dumps(Q).encode("utf-16")):
+            a = self.r.post("/v1/completions", raw)
+            self.assertEqual((a.status, a.json()["error"]["type"]), (400, "BadRequestError"), raw)
+        self.assertEqual(len(self.d[0].requests), n)
+
+    def test_pages(self):
+        self.assertEqual(self.r.get("/v1/models").json()["data"], [{"id": "fake-model"}])
+        self.assertEqual(self.r.post("/tokenize", {"prompt": "x"}).json()["tokens"], [1, 2])
+        self.assertIn("version", self.r.get("/version").json())
+        self.assertEqual(self.r.get("/health").status, 200)
+        self.assertEqual(self.r.get("/nothing").status, 404)
+        self.assertEqual(self.r.get("/v1/completions").status, 405)
+        self.assertEqual(self.r.post("/health", {}).status, 404)
+        self.assertEqual(self.r.post("/v1/completions", Q, headers=[("X-Request-Id", "a b\"")]).status, 200)
+
+    def test_client_error_of_a_worker(self):
+        def bad(r, c):
+            if r.path == "/health":
+                return False
+            Fake.send(c, 400, {"error": {"message": "too long", "code": 400}})
+            return True
+        self.p[0].behave = self.d[0].behave = bad
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.json()["error"]["message"]), (400, "too long"))
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.2), [])  # nothing was held
+
+
+class Prefill(Base):
+    """Whatever prefill does, decode answers; without its params it computes the prompt itself."""
+    ROUTER = "prefill_timeout = 300ms\n"
+
+    def alone(self, n_p=1):
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(texts(a), WANT)
+        self.assertEqual(a.events()[-1], "[DONE]")
+        self.assertEqual(self.d[0].requests[-1].body, {**Q, "stream": True})
+        self.assertEqual(len([r for r in self.p[0].requests if "kv" not in r.path]), n_p)
+        self.idle()
+
+    def behave(self, fn):
+        def go(r, c):
+            return r.path != "/health" and (fn(c) or True)
+        self.p[0].behave = go
+
+    def test_down(self):
+        self.p[0].die()
+        self.alone(0)
+        self.r.wait_states(p0="down")
+        self.alone(0)
+        self.p[0] = Fake(self.p[0].port)
+        self.r.wait_states(p0="up")
+        self.assertIn("x-halyard-prefill", self.r.post("/v1/completions", Q).headers)
+
+    def test_500(self):
+        self.behave(lambda c: Fake.send(c, 500, {"error": {}}))
+        self.alone()
+
+    def test_400(self):
+        self.behave(lambda c: Fake.send(c, 400, {"error": {}}))
+        self.alone()
+
+    def test_hangs(self):
+        self.behave(lambda c: self.assertTrue(wait_gone(c)))
+        t = time.time()
+        self.alone()
+        self.assertLess(time.time() - t, 2)
+
+    def test_closes(self):
+        self.behave(lambda c: None)
+        self.alone()
+
+    def test_no_params(self):
+        self.p[0].params = None
+        self.alone()
+
+    def test_malformed(self):
+        for raw in (b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", b"HTTP/2 200\r\n\r\n",
+                    b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100000 + b"\r\n\r\n",
+                    b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nnot json!",
+                    b'HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{"kv_transfer_params":[1]}',
+                    b"\x00\xff\r\n\r\n"):
+            self.p[0].requests.clear()
+            self.behave(lambda c, raw=raw: c.sendall(raw))
+            self.alone()
+
+    def test_stale_kept_connection(self):
+        """A worker that closes its kept connections costs nobody an error."""
+        for _ in range(3):
+            self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+            with self.d[0].lock:
+                for c in self.d[0].conns:
+                    c.shutdown(2)
+            with self.p[0].lock:
+                for c in self.p[0].conns:
+                    c.shutdown(2)
+        self.idle()
+
+
+class TwoPrefill(Base):
+    N_P = 2
+
+    def test_the_other(self):
+        for behave in (lambda c: Fake.send(c, 503, {}), lambda c: None):
+            self.p[0].behave = lambda r, c, b=behave: r.path == "/v1/completions" and (b(c) or True)
+            for _ in range(2):
+                a = self.r.post("/v1/completions", Q)
+                self.assertEqual(a.headers["x-halyard-prefill"], "p1")
+                self.assertEqual(self.d[0].requests[-1].body["kv_transfer_params"], PARAMS)
+            self.r.wait_states(p0="up")
+
+
+class Decode(Base):
+    N_D = 2
+    ROUTER = "stall_timeout = 1s\n"
+
+    def on(self, i, fn, path="/v1/completions"):
+        self.d[i].behave = lambda r, c: r.path == path and (fn(c) or True)
+
+    def test_refused_goes_to_the_other(self):
+        """Same params; two workers take turns, so both orders come up."""
+        self.d[0].die()
+        for _ in range(2):
+            self.assertEqual(self.r.post("/v1/completions", Q).headers["x-halyard-worker"], "d1")
+        self.assertEqual(self.d[1].requests[-1].body["kv_transfer_params"], PARAMS)
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])
+
+    def test_503_or_closed_goes_to_the_other(self):
+        for fn in (lambda c: Fake.send(c, 503, {}, extra="Retry-After: 9\r\n"), lambda c: None):
+            self.on(0, fn)
+            for _ in range(2):
+                self.assertEqual(self.r.post("/v1/completions", Q).headers["x-halyard-worker"], "d1")
+        self.idle()
+
+    def test_all_busy(self):
+        for i in range(2):
+            self.on(i, lambda c: Fake.send(c, 503, {"error": {"message": "full"}}, extra="Retry-After: 9\r\n"))
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers["retry-after"], a.json()["error"]["message"]), (503, "9", "full"))
+        self.released()
+
+    def test_all_down(self):
+        for d in self.d:
+            d.die()
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers["retry-after"]), (503, "1"))
+        self.assertEqual(a.json()["error"]["code"], 503)
+        n = len([r for r in self.p[0].requests if r.path == "/v1/completions"])
+        if n:  # it was found out after prefill
+            self.released()
+        self.r.wait_states(d0="down", d1="down")
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 503)  # prefill is not troubled now
+        self.assertEqual(len([r for r in self.p[0].requests if r.path == "/v1/completions"]), n)
+        self.assertEqual(self.r.get("/health").status, 503)
+        self.idle()
+
+    def test_dies_before_the_head(self):
+        for i in range(2):
+            self.on(i, lambda c: None)
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.json()["error"]["type"]), (502, "UpstreamError"))
+        self.released()
+        self.idle()
+
+    def test_dies_in_the_stream(self):
+        def half(c):
+            Fake.head_stream(c)
+            Fake.piece(c, self.d[0].chunk(0, False))
+            Fake.piece(c, self.d[0].chunk(1, False)[:20])  # half an event must not go out
+        for i in range(2):
+            self.on(i, half)
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(a.status, 200)
+        self.assertTrue(a.whole)
+        self.assertEqual(texts(a), WANT[:1])
+        self.assertEqual(len(a.events()), 2)
+        e = json.loads(a.events()[1])["error"]
+        self.assertEqual((e["code"], e["type"]), (502, "UpstreamError"))
+        self.assertNotIn(b"[DONE]", a.body)
+        self.released()
+        self.idle()
+
+    def test_stream_stalls(self):
+        def stall(c):
+            Fake.head_stream(c)
+            Fake.piece(c, self.d[0].chunk(0, False))
+            self.assertTrue(wait_gone(c))
+        for i in range(2):
+            self.on(i, stall)
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(texts(a), WANT[:1])
+        self.assertIn("error", json.loads(a.events()[-1]))
+        self.released()
+
+    def test_stream_without_framing(self):
+        """HTTP/1.0 style: whole only if [DONE] came."""
+        def old(c, done):
+            c.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + self.d[0].chunk(0, False))
+            if done:
+                c.sendall(b"data: [DONE]\n\n")
+        for done in (True, False):
+            for i in range(2):
+                self.on(i, lambda c, done=done: old(c, done))
+            a = self.r.post("/v1/completions", {**Q, "stream": True})
+            self.assertEqual(a.events()[-1] == "[DONE]", done)
+            self.assertEqual("error" in a.events()[-1], not done)
+
+    def test_dies_in_a_whole_answer(self):
+        for i in range(2):
+            self.on(i, lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"half\":"))
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual(a.status, 502)
+        self.assertIn("error", a.json())
+        self.released()
+
+    def test_malformed(self):
+        for raw in (b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100000,
+                    b"HTTP/1.1 999999 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n"):
+            for i in range(2):
+                self.on(i, lambda c, raw=raw: c.sendall(raw))
+            a = self.r.post("/v1/completions", Q)
+            self.assertEqual(a.status, 502, raw)
+        self.idle()
+
+    def test_its_own_error_event_passes(self):
+        def own(c):
+            Fake.head_stream(c)
+            Fake.piece(c, b'data: {"error":{"message":"mine"}}\n\n')
+            c.sendall(b"0\r\n\r\n")
+        for i in range(2):
+            self.on(i, own)
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(a.events(), ['{"error":{"message":"mine"}}'])
+
+    def test_models_from_any(self):
+        self.d[0].die()
+        self.d[1].die()
+        self.r.wait_states(d0="down", d1="down")
+        self.assertEqual(self.r.get("/v1/models").status, 200)  # the prefill node knows them too
+
+
+class Gone(Base):
+    """The client hangs up: everything upstream is hung up on, and prefill's KV is given back."""
+
+    def hang_up(self, where):
+        s = connect(self.r.port)
+        s.sendall(make("POST", "/v1/completions", {**Q, "stream": True}))
+        where(s)
+        s.close()
+
+    def check(self, gone, conn, release):
+        self.assertTrue(gone.wait(5))
+        self.assertTrue(wait_gone(conn[0]))
+        self.r.wait_metric('halyard:router_requests_total{outcome="gone"}', 1)
+        if release:
+            self.released()
+            self.r.wait_metric('halyard:router_releases_total{result="unknown"}', 1)
+        else:
+            self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.2), [])
+        self.idle()
+
+    def hold(self, fake, before):
+        gone, conn, seen = threading.Event(), [], threading.Event()
+
+        def go(r, c):
+            if r.path != "/v1/completions":
+                return False
+            before(c)
+            conn.append(c.dup())
+            seen.set()
+            gone.set() if wait_gone(c) else None
+            return True
+        fake.behave = go
+        return gone, conn, seen
+
+    def test_in_prefill(self):
+        gone, conn, seen = self.hold(self.p[0], lambda c: None)
+        self.hang_up(lambda s: seen.wait(5))
+        self.check(gone, conn, False)
+        self.assertEqual(self.d[0].requests, [])
+
+    def test_before_decodes_head(self):
+        gone, conn, seen = self.hold(self.d[0], lambda c: None)
+        self.hang_up(lambda s: seen.wait(5))
+        self.check(gone, conn, True)
+
+    def test_in_the_stream(self):
+        def begin(c):
+            Fake.head_stream(c)
+            Fake.piece(c, self.d[0].chunk(0, False))
+        gone, conn, seen = self.hold(self.d[0], begin)
+        self.hang_up(lambda s: self.assertIn(b"200 OK", s.recv(4096)))
+        self.check(gone, conn, True)
+
+    def test_release_is_answered(self):
+        gone, conn, seen = self.hold(self.d[0], lambda c: None)
+        self.p[0].behave = lambda r, c: r.path == "/v1/kv/release" and (Fake.send(c, 200, {}) or True)
+        self.hang_up(lambda s: seen.wait(5))
+        self.r.wait_metric('halyard:router_releases_total{result="released"}', 1)
+
+
+class Silence(Base):
+    N_D = 2
+    ROUTER = "down_after = 2\n"
+
+    def test_silent_worker_is_given_up(self):
+        """A stopped process keeps its connections open: only the checks can tell."""
+        first = threading.Event()
+
+        def freeze(r, c):
+            if r.path == "/health" and not first.is_set():
+                return False
+            if r.path != "/health":
+                Fake.head_stream(c)
+                Fake.piece(c, self.d[0].chunk(0, False))
+                first.set()
+            wait_gone(c, 20)
+            return True
+        self.d[0].behave = freeze
+        self.d[1].health = 503
+        self.r.wait_states(d1="down")
+        t = time.time()
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertLess(time.time() - t, 5)
+        self.assertIn("silent", json.loads(a.events()[-1])["error"]["message"])
+        self.released()
+        self.r.wait_states(d0="down")
+        self.d[1].health = 200
+        self.r.wait_states(d1="up")
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+        self.idle()
+
+    def test_worker_that_drains_finishes(self):
+        """503 on /health: no new requests, but what it has goes on."""
+        go = threading.Event()
+
+        def slow(r, c):
+            if r.path != "/v1/completions":
+                return False
+            Fake.head_stream(c)
+            Fake.piece(c, self.d[0].chunk(0, False))
+            go.wait(10)
+            Fake.piece(c, b"data: [DONE]\n\n")
+            c.sendall(b"0\r\n\r\n")
+            return True
+        self.d[0].behave = self.d[1].behave = slow
+        out = []
+        t = threading.Thread(target=lambda: out.append(self.r.post("/v1/completions", {**Q, "stream": True})))
+        t.start()
+        self.d[0].seen("/v1/completions", timeout=1)
+        for d in self.d:
+            d.health = 503
+        self.r.wait_states(d0="down", d1="down")
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 503)
+        go.set()
+        t.join(5)
+        self.assertEqual(out[0].events()[-1], "[DONE]")
+
+
+class Wire(Base):
+    HTTP = "max_body = 64k\nmax_header = 8k\nheader_timeout = 1s\nidle_timeout = 2s\n"
+
+    def raw(self, data):
+        s = connect(self.r.port)
+        self.addCleanup(s.close)
+        s.sendall(data)
+        return s.makefile("rb")
+
+    def test_pipelined(self):
+        one = make("POST", "/v1/completions", {**Q, "stream": True}, close=False)
+        f = self.raw(one + make("GET", "/version", None, close=False) + one + make("GET", "/v1/models", None))
+        self.assertEqual(texts(Answer(f)), WANT)
+        self.assertIn("version", Answer(f).json())
+        self.assertEqual(texts(Answer(f)), WANT)
+        self.assertEqual(Answer(f).status, 200)
+        self.assertEqual(f.read(), b"")
+
+    def test_chunked_body_and_continue(self):
+        body = json.dumps(Q).encode()
+        s = connect(self.r.port)
+        f = s.makefile("rb")
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
+        self.assertEqual(f.readline(), b"HTTP/1.1 100 Continue\r\n")
+        f.readline()
+        for c in body:
+            s.sendall(b"1;ext=1\r\n" + bytes([c]) + b"\r\n")
+        s.sendall(b"0\r\nTrailer: x\r\n\r\n")
+        self.assertEqual(Answer(f).status, 200)
+        self.assertEqual(self.d[0].requests[-1].body, {**Q, "kv_transfer_params": PARAMS})
+        s.close()
+
+    def test_http10(self):
+        body = json.dumps({**Q, "stream": True}).encode()
+        f = self.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        a = Answer(f)
+        self.assertNotIn("transfer-encoding", a.headers)
+        self.assertEqual(texts(a), WANT)
+
+    def test_refused(self):
+        for data, status in ((b"GARBAGE\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", 400),
+                             (b"GET / HTTP/2.0\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 17 + b"\r\n", 400),
+                             (b"GET / HTTP/1.1\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431),
+                             (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 130 + b"\r\n", 431),
+                             (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 70000\r\n\r\n" + b"x" * 70000, 413),
+                             (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                              b"ffff\r\n" + b"x" * 65535 + b"\r\nff\r\n" + b"x" * 255 + b"\r\n", 413),
+                             (b"GET /\0 HTTP/1.1\r\n\r\n", 400), (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400),
+                             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400)):
+            f = self.raw(data)
+            a = Answer(f)
+            self.assertEqual(a.status, status, data[:80])
+            self.assertIn("error", a.json())
+            self.assertEqual(f.read(), b"")
+        self.assertEqual(self.r.get("/health").status, 200)
+
+    def test_slow_senders_and_idlers_are_cut(self):
+        for data in (b"GET / HT", b"POST /tokenize HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", b""):
+            t = time.time()
+            self.assertEqual(self.raw(data).read(), b"")
+            self.assertLess(time.time() - t, 5)
+
+
+class Slow(Base):
+    ROUTER = "max_unsent = 256k\n"
+    TOTAL = 48 << 20
+
+    def test_slow_reader(self):
+        """The worker is made to wait; memory does not grow, and every byte comes in the end."""
+        sent = [0]
+        event = b"data: " + b"x" * 16000 + b"\n\n"
+
+        def flood(r, c):
+            if r.path != "/v1/completions":
+                return False
+            Fake.head_stream(c)
+            while sent[0] < self.TOTAL:
+                Fake.piece(c, event)
+                sent[0] += len(event)
+            Fake.piece(c, b"data: [DONE]\n\n")
+            c.sendall(b"0\r\n\r\n")
+            return True
+        self.d[0].behave = flood
+        s = connect(self.r.port, rcvbuf=65536)
+        s.sendall(make("POST", "/v1/completions", {**Q, "stream": True}))
+        before = -1
+        while before != sent[0]:  # until nothing moves
+            before = sent[0]
+            time.sleep(0.5)
+        self.assertLess(sent[0], 16 << 20)
+        self.assertLess(kit.rss_mb(self.r.proc.pid), 60)
+        with s.makefile("rb") as f:
+            a = Answer(f)
+        s.close()
+        self.assertTrue(a.whole)
+        n = (self.TOTAL + len(event) - 1) // len(event)
+        self.assertEqual(len(a.body), n * len(event) + 14)
+        self.assertTrue(a.body.endswith(b"data: [DONE]\n\n"))
+        self.idle()
+
+
+class Drain(Base):
+    def test_running_requests_end(self):
+        go = threading.Event()
+
+        def slow(r, c):
+            if r.path != "/v1/completions":
+                return False
+            Fake.head_stream(c)
+            Fake.piece(c, self.d[0].chunk(0, False))
+            go.wait(10)
+            Fake.piece(c, b"data: [DONE]\n\n")
+            c.sendall(b"0\r\n\r\n")
+            return True
+        self.d[0].behave = slow
+        s = connect(self.r.port)
+        s.sendall(make("POST", "/v1/completions", {**Q, "stream": True}))
+        self.d[0].seen("/v1/completions")
+        idle = connect(self.r.port)
+        idle.sendall(make("GET", "/health", None, close=False))
+        self.assertEqual(Answer(idle.makefile("rb")).status, 200)
+        self.r.proc.send_signal(signal.SIGINT)
+        self.r.wait_log("draining")
+        self.assertEqual(idle.recv(1), b"")
+        with self.assertRaises(ConnectionRefusedError):
+            while True:
+                connect(self.r.port).close()
+                time.sleep(0.05)
+        self.assertIsNone(self.r.proc.poll())
+        go.set()
+        with s.makefile("rb") as f:
+            a = Answer(f)
+        self.assertEqual(a.events()[-1], "[DONE]")
+        self.assertEqual(self.r.proc.wait(5), 0)
+
+    def test_second_signal_hangs_up(self):
+        self.d[0].behave = lambda r, c: r.path == "/v1/completions" and (wait_gone(c, 20) or True)
+        s = connect(self.r.port)
+        s.sendall(make("POST", "/v1/completions", Q))
+        self.d[0].seen("/v1/completions")
+        self.r.proc.send_signal(signal.SIGINT)
+        self.r.wait_log("draining")
+        self.r.proc.send_signal(signal.SIGINT)
+        self.assertEqual(self.r.proc.wait(5), 0)
+        self.released()
+
+
+class Keys(Base):
+    HTTP = "api_key = s3cret\n"
+
+    def test_key(self):
+        for h in ((), [("Authorization", "Bearer wrong")], [("Authorization", "s3cret")]):
+            self.assertEqual(self.r.post("/v1/completions", Q, headers=h).status, 401)
+            self.assertEqual(self.r.get("/v1/models", headers=h).status, 401)
+        ok = [("Authorization", "Bearer s3cret")]
+        self.assertEqual(self.r.post("/v1/completions", Q, headers=ok).status, 200)
+        self.assertIn(("Authorization", "Bearer s3cret"), self.d[0].requests[-1].headers)
+        self.assertEqual(self.r.get("/health").status, 200)
+
+
+class Short(Base):
+    ROUTER = "min_prefill_chars = 40\n"
+
+    def test_short_prompts_stay_with_decode(self):
+        self.r.post("/v1/completions", {**Q, "prompt": "x" * 37})
+        self.assertEqual(self.p[0].requests, [])
+        self.r.post("/v1/completions", {**Q, "prompt": "x" * 38})  # 40 with its quotes
+        self.assertEqual(len(self.p[0].requests), 1)
+
+
+class Push(Base):
+    ROUTER = "mode = push\nprefill_timeout = 5s\n"
+
+    def test_both_at_once(self):
+        both = threading.Barrier(2, timeout=5)
+
+        def meet(r, c):
+            if r.path == "/v1/completions":
+                both.wait()
+            return False
+        self.p[0].behave = self.d[0].behave = meet
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(texts(a), WANT)
+        p = self.p[0].requests[0].body
+        d = self.d[0].requests[0].body
+        pk, dk = p["kv_transfer_params"], d["kv_transfer_params"]
+        self.assertRegex(pk["transfer_id"], "^[0-9a-f]{16}$")
+        self.assertEqual(pk, {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": pk["transfer_id"]})
+        self.assertEqual(dk, {"do_remote_decode": False, "do_remote_prefill": True, "transfer_id": pk["transfer_id"],
+                              "remote_engine_id": "p0", "remote_bootstrap_addr": f"http://127.0.0.1:{self.p[0].port}"})
+        self.assertEqual((p["max_tokens"], p["stream"]), (1, False))
+        self.idle()
+
+    def test_prefill_fails(self):
+        """Decode waits for what will not come: it begins again, without."""
+        def d(r, c):
+            if r.path == "/v1/completions" and "kv_transfer_params" in r.body:
+                wait_gone(c)
+                return True
+            return False
+        self.d[0].behave = d
+        self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 500, {}) or True)
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(texts(a), WANT)
+        self.idle()
+
+
+class Load(Base):
+    N_P, N_D = 2, 2
+
+    def test_random_cancels_and_deaths(self):
+        rng = random.Random(1)
+        bad = []
+
+        def one(seed):
+            r = random.Random(seed)
+            try:
+                s = connect(self.r.port)
+                s.sendall(make("POST", "/v1/completions", {**Q, "stream": r.random() < 0.5}))
+                if r.random() < 0.3:
+                    time.sleep(r.random() * 0.01)
+                    s.close()
+                    return
+                a = Answer(s.makefile("rb"))
+                s.close()
+                if a.status not in (200, 502, 503):
+                    bad.append(a.status)
+                if a.status == 200 and not (a.body.endswith(b"[DONE]\n\n") or b"error" in a.body or b"t0" in a.body):
+                    bad.append(a.body)
+            except Exception as e:
+                bad.append(e)
+        base = kit.n_fds(self.r.proc.pid)
+        for round in range(6):
+            threads = [threading.Thread(target=one, args=(round * 100 + i,)) for i in range(60)]
+            for t in threads:
+                t.start()
+            if round in (1, 3):
+                victim = rng.randrange(2)
+                (self.p if round == 1 else self.d)[victim].die()
+            for t in threads:
+                t.join(20)
+                self.assertFalse(t.is_alive(), "a request hangs")
+            for fakes in (self.p, self.d):
+                for i, f in enumerate(fakes):
+                    if not f.alive:
+                        fakes[i] = Fake(f.port)
+        self.assertEqual(bad, [])
+        self.idle()
+        self.r.wait_states(p0="up", p1="up", d0="up", d1="up")
+        end = time.time() + 5
+        while kit.n_fds(self.r.proc.pid) > base + 300 and time.time() < end:
+            time.sleep(0.1)
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+        self.assertLess(kit.rss_mb(self.r.proc.pid), 60)
+
+
+class Both(unittest.TestCase):
+    def test_alone_and_paired(self):
+        """One node of role both serves alone; two split the work."""
+        a, b = Fake(), Fake()
+        r = Router([], [], both=[a])
+        r.wait_states(b0="up")
+        self.assertNotIn("x-halyard-prefill", r.post("/v1/completions", Q).headers)
+        r.stop()
+        r = Router([], [], both=[a, b])
+        r.wait_states(b0="up", b1="up")
+        x = r.post("/v1/completions", Q)
+        self.assertNotEqual(x.headers["x-halyard-prefill"], x.headers["x-halyard-worker"])
+        r.stop()
+        a.die()
+        b.die()
+
+    def test_refuses_to_start(self):
+        p = Fake()
+        with self.assertRaisesRegex(AssertionError, "no worker that can decode"):
+            Router([p], [])
+        with self.assertRaisesRegex(AssertionError, "is no URL"):
+            Router([], ["x"])
+        with self.assertRaisesRegex(AssertionError, r"is the URL of \[peer.p0\] too"):
+            Router([p], [p])
+        p.die()
+
+
+if __name__ == "__main__":
+    kit.HALYARD = sys.argv.pop(1)
+    unittest.main(verbosity=1)
