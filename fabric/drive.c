@@ -40,7 +40,7 @@ void hy_fab__unlock(hy_fab *f)
 
 static bool polled_lately(hy_fab *f, uint64_t now)
 {
-    return now - atomic_load_explicit(&f->polled_ns, memory_order_relaxed) < POLLER_NS;
+    return now < atomic_load_explicit(&f->polled_ns, memory_order_relaxed) + POLLER_NS;
 }
 
 void hy_fab__kick(hy_fab *f)

@@ -103,7 +103,7 @@ void hy_fab__msg_flush(hy_fab *f, fab_peer *p, uint64_t now, bool force)
         p->ack_dirty = true;
         p->ack_since = 0;
     }
-    if (p->ack_dirty && (force || now - p->ack_since >= ACK_DELAY_NS))
+    if (p->ack_dirty && (force || now >= p->ack_since + ACK_DELAY_NS))
         hy_fab__frame(p->primary, FAB_PING, NULL, 0, NULL, 0);
 }
 
