@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`halyard up` with nodes that need no model (routers in front of fake workers): start, table, restart,
+permanent failure, orderly stop, and no process left behind. Usage: test_up.py HALYARD"""
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import kit  # noqa: E402
+from fake import Fake  # noqa: E402
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (OSError, FileNotFoundError):
+        return False
+
+
+class Up:
+    """One `halyard up` over a cluster file made of [node.NAME] texts."""
+
+    def __init__(self, nodes, cluster="", args=()):
+        self.dir = tempfile.mkdtemp(prefix="hy-up-")
+        with open(f"{self.dir}/c.ini", "w") as f:
+            f.write(f"[cluster]\nname = t\nrun_dir = {self.dir}/run\n{cluster}\n{nodes}")
+        self.out = open(f"{self.dir}/out", "w+")
+        self.proc = subprocess.Popen([kit.HALYARD, "up", f"{self.dir}/c.ini", *args], stdout=self.out, stderr=self.out)
+
+    def text(self):
+        with open(f"{self.dir}/out") as f:
+            return f.read()
+
+    def wait(self, pattern, timeout=30):
+        end = time.time() + timeout
+        while time.time() < end:
+            m = re.search(pattern, self.text(), re.S)
+            if m:
+                return m
+            if self.proc.poll() is not None:
+                time.sleep(0.05)
+                m = re.search(pattern, self.text(), re.S)
+                if m:
+                    return m
+                break
+            time.sleep(0.02)
+        logs = ""
+        for n in os.listdir(f"{self.dir}/run") if os.path.isdir(f"{self.dir}/run") else ():
+            if n.endswith(".log"):
+                logs += f"--- {n}\n" + open(f"{self.dir}/run/{n}").read()[-3000:]
+        raise AssertionError(f"no {pattern!r} in:\n{self.text()}\n{logs}")
+
+    def pids(self):
+        """Name to pid, by the latest line about each."""
+        return {m[1]: int(m[2]) for m in re.finditer(r"halyard up: (\S+) \(\w+\) is up at \S+ pid (\d+)", self.text())}
+
+    def stop(self):
+        try:
+            if self.proc.poll() is None:
+                self.proc.send_signal(signal.SIGINT)
+                try:
+                    self.proc.wait(20)
+                except subprocess.TimeoutExpired:
+                    self.proc.send_signal(signal.SIGINT)
+                    self.proc.wait(10)
+            left = [p for p in self.pids().values() if alive(p)]
+            assert not left, f"left behind: {left}"
+            return self.proc.returncode
+        finally:
+            self.out.close()
+            shutil.rmtree(self.dir)
+
+
+class TestUp(unittest.TestCase):
+    def setUp(self):
+        self.fake = Fake()
+        self.files = tempfile.mkdtemp(prefix="hy-up-files-")
+        with open(f"{self.files}/r.ini", "w") as f:
+            f.write("[node]\nrole = router\n[http]\nport = 0\n[router]\nhealth_interval = 100ms\n"
+                    f"[peer.d0]\nrole = decode\nurl = http://127.0.0.1:{self.fake.port}\n")
+        self.addCleanup(shutil.rmtree, self.files)
+        self.addCleanup(lambda: self.fake.alive and self.fake.die())
+
+    def node(self, name, more=""):
+        return f"[node.{name}]\nfile = {self.files}/r.ini\n{more}\n"
+
+    def start(self, *a, **k):
+        u = Up(*a, **k)
+        self.addCleanup(lambda: os.path.isdir(u.dir) and u.stop())
+        return u
+
+    def test_life(self):
+        u = self.start(self.node("a", "restart_backoff = 100ms") + self.node("b", "restart = always"))
+        u.wait(r"NODE +ROLE.*\na +router +up .*\nb +router +up .*all 2 nodes are up")
+        secret = f"{u.dir}/run/secret"
+        self.assertEqual(stat.S_IMODE(os.stat(secret).st_mode), 0o600)
+        with open(secret) as f:
+            first = f.read()
+        self.assertRegex(first, "^[0-9a-f]{64}\n$")
+        pids = u.pids()
+        with open(f"/proc/{pids['a']}/cmdline") as f:
+            self.assertIn(f"cluster.secret_file={secret}", f.read())
+        # a second supervisor of the same folder is refused
+        again = subprocess.run([kit.HALYARD, "up", f"{u.dir}/c.ini"], capture_output=True, text=True)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("already runs", again.stderr)
+        os.kill(pids["a"], signal.SIGKILL)
+        u.wait(r"a died: killed by signal 9.*a \(router\) is up")
+        self.assertNotEqual(u.pids()["a"], pids["a"])
+        os.kill(pids["b"], signal.SIGTERM)  # ends well; restart = always
+        u.wait(r"b died: exit status 0.*b \(router\) is up")
+        with open(secret) as f:
+            self.assertEqual(f.read(), first)
+        self.assertEqual(u.stop(), 0)
+
+    def test_ends_well_and_stays_so(self):
+        u = self.start(self.node("a") + self.node("b"))
+        u.wait("all 2 nodes are up")
+        os.kill(u.pids()["a"], signal.SIGINT)
+        u.wait("a has ended")
+        os.kill(u.pids()["b"], signal.SIGINT)
+        u.wait("t has stopped")  # nobody is left to wait for
+        self.assertEqual(u.proc.wait(5), 0)
+
+    def test_gives_up(self):
+        u = self.start(self.node("a", "max_restarts = 1\nrestart_backoff = 10ms") + self.node("b"))
+        u.wait("all 2 nodes are up")
+        for n in (1, 2):
+            os.kill(u.pids()["a"], signal.SIGKILL)
+            u.wait(r"restart 1 in.*a \(router\) is up" if n == 1 else "a has failed for good: killed by signal 9")
+        self.assertTrue(alive(u.pids()["b"]))  # the others go on
+        self.assertEqual(u.stop(), 1)
+
+    def test_never(self):
+        u = self.start(self.node("a", "restart = never") + self.node("b"))
+        u.wait("all 2 nodes are up")
+        os.kill(u.pids()["a"], signal.SIGKILL)
+        u.wait("a has failed for good")
+        self.assertEqual(u.stop(), 1)
+
+    def test_wrong_from_the_start(self):
+        """A port in use: said with the node's own words, and the rest is stopped."""
+        u = self.start(self.node("a") + self.node("b", f"set = http.port={self.fake.port}"))
+        u.wait("b has failed for good: exit status 1.*cannot listen on .*another program uses it")
+        self.assertEqual(u.proc.wait(10), 1)
+
+    def test_refused_before_anything_starts(self):
+        for nodes, word in ((self.node("a", "set = http.prt=1"), "http.prt"), ("", "NODE" if False else "node.NAME"),
+                            (self.node("a", "set = node.role=all, model.path=nowhere"), "nowhere")):
+            u = self.start(nodes)
+            self.assertEqual(u.proc.wait(10), 1)
+            self.assertIn(word, u.text())
+            self.assertFalse(os.path.exists(f"{u.dir}/run"))
+
+    def test_check(self):
+        u = self.start(self.node("a"), args=["--check"])
+        self.assertEqual(u.proc.wait(10), 0)
+        self.assertFalse(os.path.exists(f"{u.dir}/run"))
+
+    def test_missing(self):
+        """A router without a worker is not healthy: the table says who is missing."""
+        self.fake.health = 503
+        u = self.start(self.node("a"), cluster="start_timeout = 1s")
+        u.wait("a +router +starting.*0 of 1 nodes are up")
+        self.fake.health = 200
+        u.wait(r"a \(router\) is up.*")
+        self.fake.health = 503
+        u.wait("a does not answer: /health answers 503")
+        self.fake.health = 200
+        u.wait("a answers again")
+        self.assertEqual(u.stop(), 0)
+
+    def test_supervisor_is_killed(self):
+        """The nodes go with it."""
+        u = self.start(self.node("a"))
+        u.wait("all 1 nodes are up")
+        u.proc.kill()
+        u.proc.wait()
+        end = time.time() + 5
+        while alive(u.pids()["a"]) and time.time() < end:
+            time.sleep(0.02)
+        self.assertFalse(alive(u.pids()["a"]))
+
+    def test_kill_at_the_second_signal(self):
+        u = self.start(self.node("a"))
+        u.wait("all 1 nodes are up")
+        self.fake.behave = lambda r, c: r.path == "/v1/completions" and (time.sleep(20) or True)
+        s = kit.connect(int(re.search(r"127\.0\.0\.1:(\d+), pid", u.text()).group(1)))
+        s.sendall(kit.make("POST", "/v1/completions", {"prompt": "x"}))
+        self.fake.seen("/v1/completions")
+        u.proc.send_signal(signal.SIGINT)
+        u.wait("stopping")
+        time.sleep(0.3)
+        self.assertIsNone(u.proc.poll())
+        u.proc.send_signal(signal.SIGINT)
+        u.wait("asked again.*a has stopped .killed by signal 9")
+        self.assertEqual(u.proc.wait(5), 0)
+        s.close()
+
+
+if __name__ == "__main__":
+    kit.HALYARD = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=1)

@@ -1,0 +1,5 @@
+if(TARGET hy_route AND TARGET hy_cluster)
+    hy_test(http_wire1 hy_http)
+    hy_test(route_body hy_route)
+    hy_test(cluster hy_cluster)
+endif()

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cluster files: the example of the repository, and what is refused before anything starts.
+ *
+ * Thread: one.  Owner: each test.
+ */
+#include "core/base/file.h"
+#include "tests/unit/cm.h"
+#include "tools/up/plan.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static hy_status no_model(const hy_conf *node)
+{
+    if (strcmp(hy_conf_str(node, "model", "path"), "missing") == 0)
+        return hy_fail(HY_E_NOTFOUND, "no such model");
+    return HY_OK;
+}
+
+static const hy_up_env env = {hy_conf_create, no_model};
+
+static hy_status plan_of(const char *path, const char *text, hy_up_plan *out)
+{
+    hy_conf *c = hy_conf_create();
+    assert_int_equal(hy_conf_add_table(c, hy_up_keys, hy_up_n_keys), HY_OK);
+    hy_status st =
+        text != NULL ? hy_conf_load_text(c, path, text, strlen(text)) : hy_conf_load_file(c, path);
+    if (st == HY_OK)
+        st = hy_up_plan_make(c, path, &env, out);
+    hy_conf_destroy(c);
+    return st;
+}
+
+static void test_example(void **state)
+{
+    char path[4096];
+    hy_up_plan p;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/conf/pd-local.ini", getenv("HY_SOURCE_DIR"));
+    assert_int_equal(plan_of(path, NULL, &p), HY_OK);
+    assert_string_equal(p.name, "pd-local");
+    assert_int_equal(p.n, 3);
+    static const struct {
+        const char *name;
+        int port;
+    } want[] = {{"router", 8000}, {"p0", 8100}, {"d0", 8200}}; /* docs/CLUSTER.md */
+    for (size_t i = 0; i < p.n; i++) {
+        assert_string_equal(p.nodes[i].name, want[i].name);
+        assert_int_equal(p.nodes[i].port, want[i].port);
+        assert_int_equal(p.nodes[i].restart, HY_UP_ON_FAILURE);
+        assert_string_equal(p.nodes[i].host, "127.0.0.1");
+    }
+    assert_string_equal(p.nodes[0].role, "router");
+    hy_up_plan_fini(&p);
+}
+
+static void test_sets(void **state)
+{
+    char path[128];
+    hy_up_plan p;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/c.ini", dir);
+    assert_int_equal(plan_of(path,
+                             "[cluster]\nname = x.y\nrun_dir = /r\nstop_timeout = 3s\n"
+                             "[node.a]\nfile = n.ini\nset = http.port=5, kv.block_tokens=32\n"
+                             "restart = never\nrestart_backoff = 1s\nmax_restarts = 2\n"
+                             "[node.b]\nfile = n.ini\nset = http.port=0\n"
+                             "[node.c]\nfile = n.ini\nset = http.port=0\n",
+                             &p),
+                     HY_OK);
+    assert_string_equal(p.run_dir, "/r");
+    assert_int_equal(p.stop_timeout_ns, 3000000000);
+    assert_int_equal(p.nodes[0].n_sets, 2);
+    assert_string_equal(p.nodes[0].sets[1], "kv.block_tokens=32");
+    assert_int_equal(p.nodes[0].port, 5);
+    assert_int_equal(p.nodes[0].restart, HY_UP_NEVER);
+    assert_int_equal(p.nodes[0].max_restarts, 2);
+    hy_up_plan_fini(&p);
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {"[cluster]\nname = x\n", "[node.NAME]"},
+        {"[node.a]\nset = http.port=1\n", "[node.a] file"},
+        {"[node.a]\nfile = none.ini\n", "none.ini"},
+        {"[node.a]\nfile = n.ini\nset = http.prt=1\n", "http.prt"},
+        {"[node.a]\nfile = n.ini\nset = http.port=no\n", "port"},
+        {"[node.a]\nfile = n.ini\nset = model.path=missing\n", "no such model"},
+        {"[node.a]\nfile = n.ini\nset = node.role=planner\n", "planner"},
+        {"[node.a]\nfile = n.ini\n[node.b]\nfile = n.ini\n", "port 7777"},
+        {"[node.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa]\nfile = n.ini\n", "name"},
+        {"[node.a]\nfile = n.ini\nrestart = maybe\n", "restart"},
+        {"[node.a]\nfile = n.ini\n[engine]\nthreads = 2\n", "engine.threads"},
+        {"[node.a]\nfile = n.ini\n[peer.x]\nrole = all\n", "peer.x"},
+        {"[cluster]\nname = a/b\n[node.a]\nfile = n.ini\n", "name"},
+    };
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/c.ini", dir);
+    for (size_t i = 0; i < HY_COUNTOF(bad); i++) {
+        hy_up_plan p;
+        assert_true(plan_of(path, bad[i].text, &p) < 0);
+        if (strstr(hy_fail_text(), bad[i].word) == NULL)
+            fail_msg("%zu: '%s' is not in: %s", i, bad[i].word, hy_fail_text());
+    }
+}
+
+static int setup(void **state)
+{
+    static const char node[] = "[node]\nrole = all\n[http]\nport = 7777\n";
+    char path[128];
+    (void)state;
+    strcpy(dir, "/tmp/hy-up-XXXXXX");
+    if (mkdtemp(dir) == NULL)
+        return -1;
+    snprintf(path, sizeof(path), "%s/n.ini", dir);
+    return hy_file_write(path, node, strlen(node), 0600);
+}
+
+static int teardown(void **state)
+{
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/n.ini", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_example),
+        cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
