@@ -35,14 +35,18 @@ typedef struct hy_pd_opts {
     bool fail;              /* on_failure: fail the request, else compute it here */
     bool verify;            /* digests of all that moves */
     bool accept_lossy;
-    size_t staging_bytes;
-    int32_t max_waiting; /* sequences the engine may have: sizes the mailbox */
-    hy_metrics *metrics; /* NULL: none */
+    size_t staging_bytes; /* half of it for what comes in, half for what goes out */
+    size_t min_run;       /* shortest run that goes from cache to cache; 0: the plan's default */
+    int32_t max_waiting;  /* sequences the engine may have: sizes the mailbox */
+    hy_metrics *metrics;  /* NULL: none */
 } hy_pd_opts;
 
 void hy_pd_opts_init(hy_pd_opts *o);
 /* Opens the fabric. Strings are copied. */
 hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out);
+/* After the runtime has stopped: ends all links; nothing lands in the pools any more. Destroy does
+ * it, too; under virtual time it is to be done before the runtime is destroyed. */
+void hy_pd_close(hy_pd *p);
 void hy_pd_destroy(hy_pd *p); /* NULL is fine */
 
 hy_connector *hy_pd_connector(hy_pd *p);

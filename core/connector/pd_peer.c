@@ -55,6 +55,13 @@ bool hy_pd__connect(hy_pd *p, pd_peer *x)
 
 /* ---- HELLO ---- */
 
+/* Two slots of a landing at least. */
+static uint32_t own_piece(const hy_pd *p)
+{
+    const size_t fit = p->n_landing * PD_UNIT / 4;
+    return (uint32_t)(fit < (1u << 20) ? fit : 1u << 20);
+}
+
 static void send_hello(hy_pd *p, pd_peer *x)
 {
     hy_buf desc, key[HY_KV_MAX_GROUPS], stage;
@@ -64,6 +71,8 @@ static void send_hello(hy_pd *p, pd_peer *x)
                     .flags = p->o.accept_lossy ? HY_PDP_LOSSY : 0,
                     .act = p->o.act,
                     .numerics = p->o.numerics,
+                    .piece_bytes = own_piece(p),
+                    .min_run = (uint32_t)p->o.min_run,
                     .n_groups = p->o.n_groups};
     memcpy(m.model, p->o.model, sizeof(m.model));
     hy_kv_desc_encode(&p->desc, &desc);
@@ -130,11 +139,22 @@ static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     HY_TRY(take_keys(p, x, m));
     if (hy_kv_compat(&p->desc, &x->desc, why) == HY_KV_MATCH_NONE)
         return hy_fail(HY_E_INVAL, "%s", why);
-    const hy_kv_plan_opts out = {.lossy = lossy_out, .never_direct = !x->has_key[0]};
-    const hy_kv_plan_opts in = {.lossy = lossy_in, .never_direct = p->mr[0] == NULL};
+    const uint32_t own = own_piece(p);
+    const size_t piece = m->piece_bytes < own ? m->piece_bytes : own;
+    const size_t run = m->min_run > p->o.min_run ? m->min_run : p->o.min_run;
+    const hy_kv_plan_opts out = {
+        .lossy = lossy_out, .piece_bytes = piece, .min_run = run, .never_direct = !x->has_key[0]};
+    const hy_kv_plan_opts in = {
+        .lossy = lossy_in, .piece_bytes = piece, .min_run = run, .never_direct = p->mr[0] == NULL};
     const hy_status out_st = hy_kv_plan_create(&p->desc, &x->desc, &out, &x->serve);
     const hy_status in_st = hy_kv_plan_create(&x->desc, &p->desc, &in, &x->take);
-    return out_st < 0 && in_st < 0 ? in_st : HY_OK; /* one way is a link, too */
+    if (out_st < 0 && in_st < 0)
+        return in_st; /* one way is a link, too */
+    const size_t room = p->n_landing * PD_UNIT;
+    if (in_st == HY_OK && hy_kv_plan_piece_max(x->take) > room)
+        return hy_fail(HY_E_INVAL, "[connector] staging: pieces of %zu bytes do not fit",
+                       hy_kv_plan_piece_max(x->take));
+    return HY_OK;
 }
 
 static void plans_free(pd_peer *x)

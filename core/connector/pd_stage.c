@@ -313,11 +313,17 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
     return HY_OK;
 }
 
+void hy_pd_close(hy_pd *p)
+{
+    hy_fab_close(p->fab);
+    p->fab = NULL;
+}
+
 void hy_pd_destroy(hy_pd *p)
 {
     if (p == NULL)
         return;
-    hy_fab_close(p->fab); /* nothing lands any more */
+    hy_pd_close(p);
     hy_pd__serve_free(p);
     hy_pd__loads_free(p);
     hy_pd__peers_free(p);

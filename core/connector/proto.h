@@ -59,6 +59,7 @@ typedef struct hy_pdp_msg {
     /* HELLO */
     uint8_t model[32];
     uint8_t act, numerics;
+    uint32_t piece_bytes, min_run; /* of copy plans: the smaller and the larger of both sides' */
     hy_pdp_bytes desc;
     hy_pdp_bytes key[HY_KV_MAX_GROUPS]; /* of the pools; n 0: cannot be written to */
     hy_pdp_bytes staging;
