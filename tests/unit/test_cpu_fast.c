@@ -5,14 +5,16 @@
  */
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_int.h"
-#include "core/base/rng.h"
+#include "backends/cpu/pool.h"
 #include "hal/quant.h"
 #include "tests/unit/cm.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint64_t rng_state = 1;
 
@@ -200,6 +202,68 @@ static void test_matmul(void **state)
     for_isas(matmuls);
 }
 
+/* ---- the pool ---- */
+
+typedef struct pool_ctx {
+    atomic_int done[3];
+    int n;
+    atomic_bool early; /* an item ran before the phase before it was complete */
+} pool_ctx;
+
+static void pool_count(pool_ctx *c, int phase)
+{
+    if (phase > 0 && atomic_load(&c->done[phase - 1]) != c->n)
+        atomic_store(&c->early, true);
+    atomic_fetch_add(&c->done[phase], 1);
+}
+
+static void pool_0(void *ctx, int item, int thread)
+{
+    (void)item, (void)thread;
+    pool_count(ctx, 0);
+}
+
+static void pool_1(void *ctx, int item, int thread)
+{
+    (void)item, (void)thread;
+    pool_count(ctx, 1);
+}
+
+static void pool_2(void *ctx, int item, int thread)
+{
+    (void)item, (void)thread;
+    pool_count(ctx, 2);
+}
+
+/* Every item runs once, phases follow each other, and sleeping workers are woken. */
+static void test_pool(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 4; threads++) {
+        cpu_pool *p;
+        assert_int_equal(cpu_pool_create(threads, 4096, &p), HY_OK);
+        for (int i = 0; i < 2000; i++) {
+            pool_ctx c = {.n = i % 17 + 1};
+            cpu_job job = {.n_phases = 3,
+                           .n_items = {c.n, c.n, c.n},
+                           .fn = {pool_0, pool_1, pool_2},
+                           .ctx = &c};
+            cpu_pool_run(p, &job);
+            for (int ph = 0; ph < 3; ph++)
+                assert_int_equal(atomic_load(&c.done[ph]), c.n);
+            assert_false(atomic_load(&c.early));
+            if (i % 500 == 0)
+                usleep(2000);
+        }
+        cpu_job none = {.n_phases = 2, .fn = {pool_0, pool_1}};
+        cpu_pool_run(p, &none);
+        cpu_pool_destroy(p);
+    }
+    cpu_pool *p;
+    assert_int_equal(cpu_pool_create(0, 4096, &p), HY_E_INVAL);
+    assert_int_equal(cpu_pool_create(CPU_MAX_THREADS + 1, 4096, &p), HY_E_INVAL);
+}
+
 /* ---- attention and the cache ---- */
 
 typedef struct attn_case {
@@ -239,13 +303,13 @@ static void cache_init(cache *c, hy_dev *d, const attn_case *t)
         int32_t blocks = (t->start[s] + t->rows[s] + t->block - 1) / t->block;
         int32_t dead = t->window > 0 ? (t->start[s] - t->window + 1) / t->block : 0;
         for (int32_t b = 0; b < blocks; b++) /* scattered; passed blocks are gone */
-            c->table[s * 256 + b] = b < dead ? -1 : (next++ * 7) % 1021;
+            c->table[s * 256 + b] = b < dead ? -1 : (next++ * 7) % 257;
     }
-    c->pool.n_blocks = 1021;
+    c->pool.n_blocks = 257;
     c->bt = (hy_block_table){c->table, 256};
     c->rows = (hy_rows){
         .n = c->seq_row[t->n_seqs], .n_seqs = t->n_seqs, .pos = c->pos, .seq_row = c->seq_row};
-    size_t bytes = (size_t)l->bytes_per_block * 1021;
+    size_t bytes = (size_t)l->bytes_per_block * 257;
     assert_int_equal(d->ops->alloc(d, bytes, &c->pool.base), HY_OK);
     size_t elem = hy_dtype_get(t->type)->bytes;
     for (size_t i = 0; i < bytes; i += elem) {
@@ -273,7 +337,7 @@ static void check_attention(const pair *p, const attn_case *t)
     hy_kv_write w = {.pool = &c->pool, .layer = 1, .rows = &c->rows, .bt = c->bt, .k = k, .v = v};
     w.ldk = t->kv_heads * t->k_dim;
     w.ldv = t->kv_heads * t->v_dim;
-    size_t bytes = (size_t)c->pool.layout.bytes_per_block * 1021;
+    size_t bytes = (size_t)c->pool.layout.bytes_per_block * 257;
     uint8_t *before = malloc(bytes), *by_ref = malloc(bytes);
     memcpy(before, c->pool.base, bytes);
     assert_int_equal(p->ref->math->kv_write(p->qr, &w), HY_OK);
@@ -297,7 +361,7 @@ static void check_attention(const pair *p, const attn_case *t)
     a.out = o1;
     assert_int_equal(p->fast->math->attention(p->qf, &a), HY_OK);
     same(o1, o0, n * ldo, what);
-    c->table[(t->start[0] + t->rows[0] - 1) / t->block] = 1021;
+    c->table[(t->start[0] + t->rows[0] - 1) / t->block] = 257;
     assert_int_equal(p->fast->math->attention(p->qf, &a), HY_E_INVAL);
     p->fast->ops->free(p->fast, c->pool.base, bytes);
     free(c), free(q), free(o0), free(o1), free(k), free(v), free(before), free(by_ref);
@@ -465,7 +529,7 @@ static void test_small_ops(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_matmul),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pool), cmocka_unit_test(test_matmul),
                                        cmocka_unit_test(test_attention),
                                        cmocka_unit_test(test_small_ops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
