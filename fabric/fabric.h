@@ -51,7 +51,8 @@ typedef struct hy_fab_opts {
     uint64_t epoch;                      /* 0: random */
     const char *addrs[HY_FAB_RAILS_MAX]; /* "host:port" to listen on, one per rail; port 0: any */
     int n_addrs;
-    const char *providers; /* names in order of preference: "verbs,efa,tcp,net,shm,own" */
+    const char *providers; /* names in order of preference: "verbs,efa,tcp,shm,own". tcp (or net) is
+                            * native TCP of any libfabric version, own our framed TCP */
     const void *secret;    /* copied */
     size_t secret_len;
     struct hy_loop_net *loop; /* not NULL: in-process transport; addrs are names in that net */

@@ -13,7 +13,7 @@
 
 void hy_fab_opts_init(hy_fab_opts *o)
 {
-    *o = (hy_fab_opts){.providers = "verbs,efa,tcp,net,own",
+    *o = (hy_fab_opts){.providers = "verbs,efa,tcp,own",
                        .heartbeat_ns = 500 * HY_MS,
                        .peer_timeout_ns = 3 * HY_SEC,
                        .connect_timeout_ns = 5 * HY_SEC,
@@ -85,9 +85,10 @@ static hy_status choose(hy_fab *f, int rail)
         if (st == HY_OK) {
             f->rail[rail].dp = dp;
             f->rail[rail].rail = r;
-            snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", name);
+            if (f->rail[rail].provider[0] == 0)
+                snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", name);
             hy_log(first ? HY_LOG_INFO : HY_LOG_WARN, "fabric", "%s: rail %d at %s: provider %s%s",
-                   f->node, rail, f->rail[rail].addr, name,
+                   f->node, rail, f->rail[rail].addr, f->rail[rail].provider,
                    first ? "" : ", not the first of fabric.providers (reasons above)");
             return HY_OK;
         }

@@ -10,20 +10,13 @@
 #include <string.h>
 
 /* Our name to libfabric's, which depends on its version (research: native RDM over TCP is `net` in
- * 1.17 and `tcp` from 1.18 on). */
-static const char *real_name(const char *name, const char **why_not)
+ * 1.17 and `tcp` from 1.18 on; there `tcp` of 1.17 is an older layer that ofi_rxm sits on). */
+static const char *real_name(const char *name)
 {
     bool old = FI_VERSION_LT(fi_version(), FI_VERSION(1, 18));
-    *why_not = NULL;
-    if (strcmp(name, "tcp") == 0 && old)
-        *why_not = "in this libfabric (before 1.18) native TCP is called net";
-    else if (strcmp(name, "net") == 0 && !old)
-        *why_not = "in this libfabric (1.18 or newer) native TCP is called tcp";
-    else if (strcmp(name, "sockets") == 0)
-        *why_not = "it stalls and is deprecated";
-    if (strcmp(name, "verbs") == 0)
-        return "verbs;ofi_rxm";
-    return name;
+    if (strcmp(name, "tcp") == 0 || strcmp(name, "net") == 0)
+        return old ? "net" : "tcp";
+    return strcmp(name, "verbs") == 0 ? "verbs;ofi_rxm" : name;
 }
 
 static bool has_address(const char *name)
@@ -90,15 +83,15 @@ static hy_status open_domain(ofi_rail *r, const char *real, const char *host)
 
 hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provider, void **out)
 {
-    const char *why, *real = real_name(provider, &why);
-    if (why != NULL)
-        return hy_fail(HY_E_NOTFOUND, "%s", why);
+    const char *real = real_name(provider);
+    if (strcmp(provider, "sockets") == 0 || strcmp(provider, "udp") == 0)
+        return hy_fail(HY_E_UNSUPPORTED, "%s is not supported: it stalls", provider);
     ofi_rail *r = hy_calloc(1, sizeof(*r));
     if (r == NULL)
         return hy_fail(HY_E_NOMEM, "no memory for a rail");
     r->f = f;
     r->rail = rail;
-    snprintf(r->name, sizeof(r->name), "%s", provider);
+    snprintf(r->name, sizeof(r->name), "%.*s", (int)strcspn(real, ";"), real);
     hy_status st = open_domain(r, real, host);
     if (st == HY_OK)
         st = ofi_link_probe(r);
@@ -112,6 +105,8 @@ hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provi
             FI_MINOR(r->info->fabric_attr->prov_version), FI_MAJOR(fi_version()),
             FI_MINOR(fi_version()), host, (unsigned)r->info->domain_attr->mr_mode, r->max_segs,
             r->hmem ? "registered" : "staged through host memory");
+    /* both ends compare it: `net` and `tcp` are not one protocol */
+    snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", r->name);
     *out = r;
     return HY_OK;
 }
