@@ -475,6 +475,83 @@ static void test_both_dial(void **state)
     }
 }
 
+static void only_own(hy_fab_opts *o)
+{
+    o->providers = "own";
+}
+
+/* Two ends without a provider in common still have a link: over own TCP. */
+static void test_unlike_providers(void **state)
+{
+    (void)state;
+    tr t;
+    hy_buf path;
+    if (im->loop || strncmp(im->name, "own", 3) == 0)
+        skip();
+    tr_init(&t, im, 1);
+    tr_open(&t, 0, NULL, NULL);
+    tr_open(&t, 1, NULL, only_own);
+    tr_join(&t, 0, 1);
+    hy_buf_init(&path);
+    assert_int_equal(hy_fab_peer_path(t.n[0].f, t.n[0].peer, &path), HY_OK);
+    assert_string_equal(hy_buf_str(&path), "own TCP on rail 0 to 0");
+    hy_buf_fini(&path);
+    uint8_t *a = malloc(1 << 20), *b = calloc(1, 1 << 20);
+    hy_fab_key kb;
+    uint64_t op;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, 1 << 20, 0, NULL);
+    tr_mem(&t, 1, b, 1 << 20, 0, &kb);
+    tr_fill(a, 1 << 20, 8);
+    hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, 1 << 20);
+    memset(a, 0, 1 << 20);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, 1 << 20);
+    tr_close(&t);
+    free(a);
+    free(b);
+}
+
+/* Deadlines hold when the other side stands still, and memory is quiet after them. */
+static void test_deadline(void **state)
+{
+    (void)state;
+    tr t;
+    hy_fab_event ev;
+    if (!im->loop)
+        skip(); /* real nodes are stopped in test_silence */
+    pair_up(&t, 1);
+    static uint8_t a[100000], b[100000];
+    hy_fab_key kb;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, sizeof(a), 0, NULL);
+    tr_mem(&t, 1, b, sizeof(b), 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, sizeof(a)};
+    for (int kind = 0; kind < 3; kind++) {
+        hy_fab_op_opts o = {.timeout_ns = 200 * HY_MS, .user = (uint64_t)kind};
+        hy_loop_stall(t.net, "node1", 800 * HY_MS); /* less than the peer timeout */
+        uint64_t start = tr_now(&t), op;
+        hy_status st = kind == 0   ? hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, &o, &op)
+                       : kind == 1 ? hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, &o, &op)
+                                   : hy_fab_send(t.n[0].f, t.n[0].peer, 1, "x", 1, &o, &op);
+        assert_int_equal(st, HY_OK);
+        assert_true(tr_event(&t, 0, HY_FAB_EV_DONE, 5 * HY_SEC, &ev));
+        assert_int_equal(ev.op, op);
+        assert_int_equal(ev.status, HY_E_TIMEOUT);
+        assert_true(tr_now(&t) - start >= 200 * HY_MS);
+        assert_true(tr_now(&t) - start < 1500 * HY_MS); /* deadline and grace */
+        if (kind < 2) { /* the fence was the link: it is the only one */
+            if (tr_event(&t, 0, HY_FAB_EV_DOWN, HY_SEC, &ev)) {
+                assert_true(tr_event(&t, 1, HY_FAB_EV_DOWN, 2 * HY_SEC, &ev));
+                tr_join(&t, 0, 1);
+            }
+        }
+    }
+    tr_close(&t);
+}
+
 static void test_chaos(void **state)
 {
     (void)state;
@@ -562,6 +639,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_disconnect),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_unlike_providers),
+        cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_rails),
         cmocka_unit_test(test_garbage),
