@@ -112,6 +112,9 @@ static void finish(hy_pd *p, pd_load *l)
 {
     give_staging(p, l);
     l->t_done = hy_pd__now(p);
+    for (int32_t g = 0; g < p->o.n_groups && l->status < 0; g++)
+        if (p->windows[g] > 0)
+            l->at = 0; /* windows were moved for rows behind the whole load only */
     if (l->loading) {
         count_end(p, l);
         hy_conn_event ev = {.kind = HY_CONN_RECEIVED,

@@ -309,12 +309,24 @@ void hy_kv_publish(hy_kv_seq *s, const int32_t *ids, int32_t computed)
     hy_kv_chain(s, ids, n * kv->block_tokens);
     for (int32_t g = 0; g < kv->n_groups; g++) {
         const hy_kv_table *t = &s->tab[g];
-        for (int32_t i = s->published > t->live ? s->published : t->live; i < n; i++)
+        int32_t from = s->published > t->live ? s->published : t->live;
+        from = from > s->whole[g] ? from : s->whole[g];
+        for (int32_t i = from; i < n; i++)
             hy_bpool_publish(&kv->pool[g], t->ids[i], block_hash(s, i), block_parent(s, i),
                              i * kv->block_tokens, ids + (size_t)i * (size_t)kv->block_tokens,
                              s->silent);
     }
     s->published = n;
+}
+
+void hy_kv_received(hy_kv_seq *s, int32_t local, int32_t start)
+{
+    const hy_kv *kv = s->kv;
+    for (int32_t g = 0; g < kv->n_groups; g++) {
+        const int32_t from = start - kv->window[g] + 1;
+        if (kv->window[g] > 0 && from > local)
+            s->whole[g] = blocks_for(kv, from);
+    }
 }
 
 void hy_kv_trim(hy_kv_seq *s, int32_t computed)
@@ -340,6 +352,7 @@ void hy_kv_drop(hy_kv_seq *s)
         for (int32_t i = t->n - 1; i >= t->live; i--)
             hy_bpool_release(&kv->pool[g], t->ids[i], HY_HOLD_COMPUTE);
         t->n = t->live = 0;
+        s->whole[g] = 0;
     }
     s->published = 0;
 }

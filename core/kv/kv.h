@@ -47,6 +47,7 @@ typedef struct hy_kv_seq {
     hy_kv_hash *links; /* [cap * block / 16] */
     int32_t n_links;
     int32_t published; /* blocks whose tokens are known to be computed */
+    int32_t whole[HY_KV_MAX_GROUPS]; /* blocks before this one may lack tokens: not for others */
     struct hy_kv_seq *prev, *next;
 } hy_kv_seq;
 
@@ -93,6 +94,9 @@ bool hy_kv_can_start(const hy_kv_seq *s, int32_t computed);
 bool hy_kv_grow(hy_kv_seq *s, int32_t upto, int32_t upto_window);
 /* The first `computed` tokens have their KV: full blocks may be found by others from now on. */
 void hy_kv_publish(hy_kv_seq *s, const int32_t *ids, int32_t computed);
+/* Tokens from `local` on came from elsewhere, for rows from `start` on: of a window group only what
+ * those can see, so that its first block may lack its beginning and is never published. */
+void hy_kv_received(hy_kv_seq *s, int32_t local, int32_t start);
 /* Free what a row at position `computed` and later can no longer see. */
 void hy_kv_trim(hy_kv_seq *s, int32_t computed);
 /* Drop all blocks, tail first; the chain stays. */

@@ -276,6 +276,8 @@ static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
         hy_seq_list_insert(&e->waiting, s);
         return;
     }
+    if (s->computed > s->n_local)
+        hy_kv_received(&s->kv, s->n_local, s->computed);
     hy_kv_publish(&s->kv, s->tok, s->computed);
     hy_kv_trim(&s->kv, s->computed);
     s->state = HY_SEQ_RUNNING;

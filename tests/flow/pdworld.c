@@ -396,6 +396,12 @@ pdw_req *pdw_add(pdw *w, const int32_t *prompt, int32_t n, int32_t max_tokens, u
     return r;
 }
 
+void pdw_abort_at(pdw_req *r, uint64_t at_ns)
+{
+    const hy_msg m = {.kind = MSG_ABORT, .arg = (uint64_t)(r - r->w->req)};
+    HY_ASSERT(hy_stage_timer(r->w->router, at_ns, &m, NULL) == HY_OK);
+}
+
 bool pdw_settled(pdw *w)
 {
     if (w->n_over < w->n_req)
@@ -417,11 +423,6 @@ bool pdw_settled(pdw *w)
 
 void pdw_run(pdw *w, uint64_t limit_ns)
 {
-    for (int32_t k = 0; k < w->n_req; k++)
-        if (w->req[k].abort_ns > 0 && !w->req[k].aborted) {
-            const hy_msg m = {.kind = MSG_ABORT, .arg = (uint64_t)k};
-            HY_ASSERT(hy_stage_timer(w->router, w->req[k].abort_ns, &m, NULL) == HY_OK);
-        }
     for (uint64_t t = 0; !pdw_settled(w); t += 10 * HY_MS) {
         if (t > limit_ns) {
             for (int i = 0; i < PDW_NODES; i++) {
@@ -467,6 +468,8 @@ void pdw_verify(pdw *w, bool faults)
         for (int32_t i = 0; i < r->n_tok && r->has_seed; i++) {
             const uint64_t x = fake_oracle_out(w->node[1].exec, all, r->n_prompt + i, false);
             const int32_t want = fake_oracle_token(w->node[1].exec, x, &d, i);
+            if (want != r->tok[i])
+                print_message("prompt %d, max %d, logprobs %d, p_tok %d, tok0 %d, blocks %d %d, groups %d, windows %d %d, aborted %d, d_id %d n_cached %d\n", r->n_prompt, r->max_tokens, r->logprobs, r->p_tok, r->tok[0], w->o.block_tokens[0], w->o.block_tokens[1], w->o.n_groups, w->o.windows[0], w->o.windows[1], r->aborted, (int)r->d_id, r->n_cached);
             if (want != r->tok[i])
                 fail_msg("seed %llu: request %d, token %d of %d: %d, not %d",
                          (unsigned long long)w->o.seed, k, i, r->n_tok, r->tok[i], want);

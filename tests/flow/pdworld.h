@@ -94,6 +94,7 @@ void pdw_opts_init(pdw_opts *o, uint64_t seed);
 pdw *pdw_make(const pdw_opts *o);
 /* A request at time at_ns of virtual time; prompt is copied. */
 pdw_req *pdw_add(pdw *w, const int32_t *prompt, int32_t n, int32_t max_tokens, uint64_t at_ns);
+void pdw_abort_at(pdw_req *r, uint64_t at_ns);
 void pdw_start_node(pdw *w, int i);
 /* As kill -9: nothing of it runs any more. */
 void pdw_kill(pdw *w, int i, bool silent);

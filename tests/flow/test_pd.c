@@ -130,6 +130,210 @@ static void all_on_d(void **state)
     move_10000(false, true, LONG, LONG, 0);
 }
 
+/* ---- everything that can go wrong ---- */
+
+typedef struct totals {
+    uint64_t requests, done, failed, aborted, received, missed, broken, expired, corrupt, cancelled;
+    uint64_t kills, moved, packed_worlds;
+} totals;
+
+typedef enum faults {
+    F_NONE,
+    F_NET,     /* delays, drops, doubles, reordering */
+    F_KILL,    /* nodes die and come back in a new epoch */
+    F_PART,    /* nothing passes for a while, connections do not notice */
+    F_CORRUPT, /* bytes flip below every checksum */
+    F_LEASE,   /* leases much too short */
+    F_ALL,
+} faults;
+
+static bool one_in(pdw *w, int32_t n)
+{
+    return pdw_pick(w, 1, n) == 1;
+}
+
+static void random_opts(pdw_opts *o, uint64_t seed, faults f)
+{
+    static const int32_t sizes[] = {16, 32, 48, 64, 16, 16};
+    static const int32_t groups[][3] = {
+        {0, -1, -1}, {0, 20, -1}, {24, 0, -1}, {0, -1, -1}, {40, -1, -1}};
+    hy_rng r;
+    hy_rng_init(&r, seed * 77 + 5);
+    pdw_opts_init(o, seed);
+    const int32_t *g = groups[hy_rng_below(&r, HY_COUNTOF(groups))];
+    o->n_groups = 0;
+    while (o->n_groups < 3 && g[o->n_groups] >= 0) {
+        o->windows[o->n_groups] = g[o->n_groups];
+        o->n_groups++;
+    }
+    for (int i = 0; i < PDW_NODES; i++) {
+        o->block_tokens[i] = sizes[hy_rng_below(&r, HY_COUNTOF(sizes))];
+        for (int32_t k = 0; k < o->n_groups; k++)
+            o->blocks[i][k] = (int32_t)(500 / o->block_tokens[i] + hy_rng_below(&r, 20));
+    }
+    o->context = 300;
+    o->max_seqs = 1 + (int32_t)hy_rng_below(&r, 6);
+    o->max_batch = o->max_seqs + (int32_t)hy_rng_below(&r, 90);
+    o->min_run = hy_rng_below(&r, 3) == 0 ? 4096 : 64; /* packed, or as direct as it goes */
+    o->staging = hy_rng_below(&r, 3) == 0 ? 2u << 20 : 8u << 20;
+    o->verify = f == F_CORRUPT || f == F_ALL || hy_rng_below(&r, 3) == 0;
+    o->fail = hy_rng_below(&r, 6) == 0;
+    o->net.latency_ns = hy_rng_below(&r, 300) * HY_US;
+    o->net.jitter_ns = hy_rng_below(&r, 500) * HY_US;
+    o->net.bytes_per_s = hy_rng_below(&r, 2) == 0 ? 0 : 200000 + hy_rng_below(&r, 10000000);
+    o->net.rto_ns = 5 * HY_MS;
+    if (f == F_NET || f == F_ALL) {
+        o->net.duplicate = 0.05;
+        o->net.reorder = 0.1;
+        o->net.drop = hy_rng_below(&r, 2) == 0 ? 0.0 : 0.02;
+    }
+    if (f == F_CORRUPT || f == F_ALL)
+        o->net.corrupt_data = 0.2;
+    if (f == F_LEASE || f == F_ALL) {
+        o->lease_ns = (1 + hy_rng_below(&r, 40)) * 10 * HY_MS;
+        o->timeout_ns = (2 + hy_rng_below(&r, 100)) * 20 * HY_MS;
+    }
+}
+
+static void random_requests(pdw *w)
+{
+    int32_t text[300];
+    const int32_t n_req = pdw_pick(w, 1, 24);
+    for (int32_t k = 0; k < n_req; k++) {
+        const int32_t shared = pdw_pick(w, 0, 180), n = shared + pdw_pick(w, 1, 60);
+        pdw_text(text, n, pdw_pick(w, 0, 2));
+        for (int32_t i = shared; i < n; i++)
+            text[i] = pdw_pick(w, 8, 47);
+        pdw_req *r =
+            pdw_add(w, text, n, pdw_pick(w, 1, 40), (uint64_t)pdw_pick(w, 0, 300000) * HY_US);
+        r->ignore_eos = one_in(w, 2);
+        r->logprobs = one_in(w, 3) ? 1 : -1;
+        r->has_seed = !one_in(w, 8);
+        if (one_in(w, 5))
+            r->abort_ns = r->at_ns + (uint64_t)pdw_pick(w, 0, 60000) * HY_US;
+        r->no_d = one_in(w, 20);
+    }
+}
+
+/* Deaths and partitions at random times; all is alive and whole at the end. */
+static void run_with_faults(pdw *w, faults f, totals *t)
+{
+    const bool kills = f == F_KILL || f == F_ALL, parts = f == F_PART || f == F_ALL;
+    for (int32_t n = kills || parts ? pdw_pick(w, 1, 5) : 0; n > 0; n--) {
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, (uint64_t)pdw_pick(w, 0, 120000) * HY_US) == HY_OK);
+        if (parts && one_in(w, 2)) {
+            hy_loop_partition(w->net, "p0", "d0");
+            PDW_CHECK(w,
+                      hy_runtime_run_for(w->rt, (uint64_t)pdw_pick(w, 1, 2500) * HY_MS) == HY_OK);
+            hy_loop_heal(w->net);
+        }
+        if (kills && w->n_grave < 200) {
+            const int i = pdw_pick(w, 0, 1);
+            pdw_kill(w, i, one_in(w, 3));
+            PDW_CHECK(w, hy_runtime_run_for(w->rt, (uint64_t)pdw_pick(w, 0, 900) * HY_MS) == HY_OK);
+            pdw_start_node(w, i);
+            t->kills++;
+        }
+    }
+    pdw_run(w, 120 * HY_SEC);
+}
+
+static void run_seed(uint64_t seed, faults f, totals *t)
+{
+    pdw_opts o;
+    random_opts(&o, seed, f);
+    pdw *w = pdw_make(&o);
+    random_requests(w);
+    for (int32_t k = 0; k < w->n_req; k++)
+        if (w->req[k].abort_ns > 0)
+            pdw_abort_at(&w->req[k], w->req[k].abort_ns);
+    run_with_faults(w, f, t);
+    pdw_verify(w, f != F_NONE || o.fail);
+    for (int32_t k = 0; k < w->n_req; k++) {
+        const pdw_req *r = &w->req[k];
+        t->requests++;
+        t->done += r->done;
+        t->failed += r->failed;
+        t->aborted += r->aborted;
+    }
+    const hy_pd_stats s = stats(w, 1);
+    t->received += s.received;
+    t->missed += s.missed;
+    t->broken += s.failed;
+    t->expired += s.expired + stats(w, 0).leases_expired;
+    t->corrupt += s.corrupt;
+    t->cancelled += s.aborted;
+    t->moved += s.tokens_in;
+    pdw_end(w);
+    if (fake_samplers_alive != 0)
+        fail_msg("seed %llu: %d samplers are left", (unsigned long long)seed, fake_samplers_alive);
+}
+
+static void run_seeds(uint64_t first, uint64_t n, faults f)
+{
+    const char *many = getenv("HY_SEEDS"), *one = getenv("HY_SEED");
+    if (many != NULL)
+        n = strtoull(many, NULL, 10);
+    if (one != NULL) {
+        first = strtoull(one, NULL, 10);
+        n = 1;
+    }
+    totals t = {0};
+    for (uint64_t s = first; s < first + n; s++)
+        run_seed(s, f, &t);
+    print_message("%llu seeds: %llu requests, %llu done, %llu failed, %llu aborted; loads: %llu "
+                  "received, %llu missed, %llu failed, %llu expired, %llu corrupt, %llu cancelled; "
+                  "%llu kills, %llu tokens moved\n",
+                  (unsigned long long)n, (unsigned long long)t.requests, (unsigned long long)t.done,
+                  (unsigned long long)t.failed, (unsigned long long)t.aborted,
+                  (unsigned long long)t.received, (unsigned long long)t.missed,
+                  (unsigned long long)t.broken, (unsigned long long)t.expired,
+                  (unsigned long long)t.corrupt, (unsigned long long)t.cancelled,
+                  (unsigned long long)t.kills, (unsigned long long)t.moved);
+}
+
+static void no_faults(void **state)
+{
+    (void)state;
+    run_seeds(1, 300, F_NONE);
+}
+
+static void bad_net(void **state)
+{
+    (void)state;
+    run_seeds(10001, 300, F_NET);
+}
+
+static void deaths(void **state)
+{
+    (void)state;
+    run_seeds(20001, 400, F_KILL);
+}
+
+static void partitions(void **state)
+{
+    (void)state;
+    run_seeds(30001, 200, F_PART);
+}
+
+static void corruption(void **state)
+{
+    (void)state;
+    run_seeds(40001, 200, F_CORRUPT);
+}
+
+static void short_leases(void **state)
+{
+    (void)state;
+    run_seeds(50001, 300, F_LEASE);
+}
+
+static void all_at_once(void **state)
+{
+    (void)state;
+    run_seeds(60001, 500, F_ALL);
+}
+
 static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
 {
     (void)arg;
@@ -143,10 +347,12 @@ int main(void)
     if (getenv("HY_LOG") != NULL)
         hy_log_set_level(HY_LOG_DEBUG);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request),
-        cmocka_unit_test(cached_on_p_only),
-        cmocka_unit_test(cached_on_both),
-        cmocka_unit_test(all_on_d),
+        cmocka_unit_test(one_request),    cmocka_unit_test(cached_on_p_only),
+        cmocka_unit_test(cached_on_both), cmocka_unit_test(all_on_d),
+        cmocka_unit_test(no_faults),      cmocka_unit_test(bad_net),
+        cmocka_unit_test(deaths),         cmocka_unit_test(partitions),
+        cmocka_unit_test(corruption),     cmocka_unit_test(short_leases),
+        cmocka_unit_test(all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
