@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The first leg: one token of a prefill node, and what it says about the KV it holds.
+ *
+ * Thread: route stage.  Owner: the router; a flow frees itself with the end of its request.
+ */
+#include "core/route/flow_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void on_p_head(void *arg, const hy_wire_head *head)
+{
+    hy_flow *f = arg;
+    f->p.status = head->status;
+}
+
+void hy_flow__prefill_failed(hy_flow *f, bool elsewhere)
+{
+    f->p.status = 0;
+    if (f->r->o.push) {
+        /* what decode waits for will not come: let it begin again, alone */
+        if (f->d.status != 0 || f->streaming)
+            return;
+        bool again = f->d.call != NULL;
+        hy_worker *w = f->d.w;
+        hy_leg__drop(&f->d);
+        free(f->params);
+        f->params = NULL;
+        f->owner = NULL;
+        if (again)
+            f->tried_d[w - f->r->workers] = false;
+        hy_flow__decode(f);
+        return;
+    }
+    if (elsewhere && f->left_p-- > 0)
+        hy_flow__prefill(f);
+    else
+        hy_flow__decode(f);
+}
+
+static void on_p_body(void *arg, struct evbuffer *piece)
+{
+    hy_flow *f = arg;
+    evbuffer_add_buffer(f->p.answer, piece);
+    if (evbuffer_get_length(f->p.answer) <= f->r->o.max_answer_bytes)
+        return;
+    snprintf(f->last, sizeof(f->last), "%s: its answer is too long", f->p.w->name);
+    hy_leg__drop(&f->p);
+    hy_flow__prefill_failed(f, false);
+}
+
+/* The object that prefill answered in kv_transfer_params, malloc'd; NULL: none. */
+static char *params_of(struct evbuffer *answer)
+{
+    hy_body b;
+    size_t len = evbuffer_get_length(answer);
+    const char *s = (const char *)evbuffer_pullup(answer, -1);
+    if (s == NULL || hy_body_parse(s, len, &b) < 0)
+        return NULL;
+    const hy_member *m = hy_body_find(&b, "kv_transfer_params");
+    if (m == NULL || s[m->from] != '{')
+        return NULL;
+    return strndup(s + m->from, m->to - m->from);
+}
+
+static void on_p_end(void *arg, hy_client_fate fate, const char *why)
+{
+    hy_flow *f = arg;
+    hy_worker *w = f->p.w;
+    int status = f->p.status;
+    hy_leg__over(&f->p);
+    if (fate != HY_CLIENT_DONE) {
+        hy_flow__blame(f, w, fate, why);
+        hy_flow__prefill_failed(f, fate != HY_CLIENT_TIMED_OUT);
+        return;
+    }
+    if (status < 200 || status > 299) {
+        snprintf(f->last, sizeof(f->last), "%s: prefill answered %d", w->name, status);
+        hy_flow__prefill_failed(f, status == 429 || status >= 500);
+        return;
+    }
+    f->prefill_ns = hy_route__now(f->r) - f->t0_ns;
+    hy_metric_observe(f->r->mx_prefill, (double)f->prefill_ns / 1e9);
+    if (f->r->o.push)
+        return;
+    f->params = params_of(f->p.answer);
+    evbuffer_drain(f->p.answer, evbuffer_get_length(f->p.answer));
+    f->owner = w;
+    hy_flow__decode(f);
+}
+
+static bool other_decoder(const hy_route *r, const hy_worker *p)
+{
+    for (size_t i = 0; i < r->n_workers; i++) {
+        const hy_worker *w = &r->workers[i];
+        if (w != p && (w->can & HY_ROUTE_DECODE) && w->state != HY_WORKER_DOWN)
+            return true;
+    }
+    return false;
+}
+
+/* Push: the KV is named before it exists. */
+static bool mint(hy_flow *f, hy_worker *p, hy_buf *for_p)
+{
+    hy_buf d;
+    unsigned long long id = hy_rng_u64(hy_stage_rng(f->r->stage));
+    hy_buf_init(&d);
+    hy_buf_printf(for_p,
+                  "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+                  "\"transfer_id\":\"%016llx\"}",
+                  id);
+    hy_buf_printf(&d,
+                  "{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
+                  "\"transfer_id\":\"%016llx\",\"remote_engine_id\":\"%s\","
+                  "\"remote_bootstrap_addr\":\"http://%s:%d\"}",
+                  id, p->name, p->host, p->port);
+    free(f->params);
+    f->params = hy_buf_take(&d);
+    f->owner = p;
+    return f->params != NULL && !for_p->failed;
+}
+
+void hy_flow__prefill(hy_flow *f)
+{
+    static const hy_client_ops ops = {on_p_head, on_p_body, on_p_end};
+    hy_route *r = f->r;
+    hy_worker *w = hy_route__pick(r, HY_ROUTE_PREFILL, f->tried_p);
+    hy_buf b, params;
+    if (w == NULL || !other_decoder(r, w)) {
+        hy_flow__decode(f);
+        return;
+    }
+    f->tried_p[w - r->workers] = true;
+    hy_buf_init(&b);
+    hy_buf_init(&params);
+    bool ok = true;
+    if (r->o.push)
+        ok = mint(f, w, &params);
+    else
+        hy_buf_puts(&params, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
+    hy_body_prefill(&b, &f->body, &f->facts, hy_buf_str(&params));
+    ok = ok && !b.failed &&
+         hy_leg__send(f, &f->p, w, b.data, b.len, &ops, r->o.prefill_timeout_ns,
+                      r->o.prefill_timeout_ns) == HY_OK;
+    hy_buf_fini(&b);
+    hy_buf_fini(&params);
+    if (ok)
+        hy_metric_inc(r->mx_legs[LEG_PREFILL]);
+    if (!ok || r->o.push)
+        hy_flow__decode(f);
+}
