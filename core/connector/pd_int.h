@@ -238,9 +238,10 @@ void hy_pd__tab_fini(pd_tab *t);
 void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing);
 void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes);
 hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool);
-/* xxh64 of a direct piece's bytes in this node's pool, of src or dst side. */
-hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_bytes *r, size_t n, int32_t group, bool src,
-                             uint64_t seed, uint64_t *out);
+/* xxh64 of a direct piece's bytes in this node's pool, which is the plan's source or destination.
+ */
+hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece *c,
+                             hy_kv_blocks own, bool src, uint64_t seed, uint64_t *out);
 
 /* pd_stage.c */
 uint64_t hy_pd__now(hy_pd *p);

@@ -525,21 +525,8 @@ static hy_status digest_direct(hy_pd *p, pd_load *l, uint64_t *sum)
             const uint64_t seed = index++;
             if (!c.direct)
                 continue;
-            const size_t cap = hy_kv_plan_max_ranges(plan, &c);
-            const int32_t n_src = (c.t0 + c.n) / 16 + 1; /* blocks are of 16 tokens at least */
-            hy_kv_bytes *b = hy_malloc((cap + 1) * sizeof(*b));
-            int32_t *zero = hy_calloc((size_t)n_src, sizeof(*zero));
-            hy_status st = b != NULL && zero != NULL ? HY_OK : HY_E_NOMEM;
             uint64_t hash = 0;
-            size_t n = 0;
-            if (st == HY_OK)
-                st = hy_kv_plan_ranges(plan, &c, (hy_kv_blocks){zero, n_src},
-                                       own_blocks(l, c.group), b, cap, &n);
-            if (st == HY_OK)
-                st = hy_pd__hash_direct(p, b, n, c.group, false, seed, &hash);
-            hy_free(b);
-            hy_free(zero);
-            HY_TRY(st);
+            HY_TRY(hy_pd__hash_direct(p, plan, &c, own_blocks(l, c.group), false, seed, &hash));
             *sum += hash;
         }
     }

@@ -81,17 +81,32 @@ hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
     return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->mr[group]);
 }
 
-hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_bytes *r, size_t n, int32_t group, bool src,
-                             uint64_t seed, uint64_t *out)
+/* Ranges are listed against a made-up block list of the other side, so that both sides see the same
+ * stretches in the same order: those of the transfer are joined as the ids of both allow. */
+hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece *c,
+                             hy_kv_blocks own, bool src, uint64_t seed, uint64_t *out)
 {
+    const size_t cap = hy_kv_plan_max_ranges(plan, c);
+    const int32_t n_zero = (c->t0 + c->n) / 16 + 1; /* blocks are of 16 tokens at least */
+    hy_kv_bytes *r = hy_malloc((cap + 1) * sizeof(*r));
+    int32_t *zero = hy_calloc((size_t)n_zero, sizeof(*zero));
     XXH64_state_t *s = XXH64_createState();
-    if (s == NULL)
-        return hy_fail(HY_E_NOMEM, "no memory for a digest");
-    XXH64_reset(s, seed);
-    for (size_t i = 0; i < n; i++)
-        XXH64_update(s, (const char *)p->pool[group].base + (src ? r[i].src : r[i].dst),
-                     (size_t)r[i].len);
-    *out = XXH64_digest(s);
+    const hy_kv_blocks other = {zero, n_zero};
+    size_t n = 0;
+    hy_status st = HY_OK;
+    if (r == NULL || zero == NULL || s == NULL)
+        st = hy_fail(HY_E_NOMEM, "no memory for a digest");
+    else
+        st = hy_kv_plan_ranges(plan, c, src ? own : other, src ? other : own, r, cap, &n);
+    if (st == HY_OK) {
+        XXH64_reset(s, seed);
+        for (size_t i = 0; i < n; i++)
+            XXH64_update(s, (const char *)p->pool[c->group].base + (src ? r[i].src : r[i].dst),
+                         (size_t)r[i].len);
+        *out = XXH64_digest(s);
+    }
     XXH64_freeState(s);
-    return HY_OK;
+    hy_free(zero);
+    hy_free(r);
+    return st;
 }

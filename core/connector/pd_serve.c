@@ -364,7 +364,7 @@ static hy_status write_direct(hy_pd *p, pd_job *j)
     const hy_kv_blocks dst = {j->dst[g], j->n_dst};
     hy_status st = hy_kv_plan_ranges(plan, &j->piece, src_blocks(j, g), dst, b, cap, &n);
     if (st == HY_OK && (j->get.flags & HY_PDP_VERIFY) != 0)
-        st = hy_pd__hash_direct(p, b, n, g, true, j->n_pieces, &hash);
+        st = hy_pd__hash_direct(p, plan, &j->piece, src_blocks(j, g), true, j->n_pieces, &hash);
     for (size_t i = 0; i < n && st == HY_OK; i++) {
         r[i] = (hy_fab_range){p->mr[g], b[i].src, &j->peer->key[g], b[i].dst, b[i].len};
         bytes += b[i].len;

@@ -469,8 +469,6 @@ void pdw_verify(pdw *w, bool faults)
             const uint64_t x = fake_oracle_out(w->node[1].exec, all, r->n_prompt + i, false);
             const int32_t want = fake_oracle_token(w->node[1].exec, x, &d, i);
             if (want != r->tok[i])
-                print_message("prompt %d, max %d, logprobs %d, p_tok %d, tok0 %d, blocks %d %d, groups %d, windows %d %d, aborted %d, d_id %d n_cached %d\n", r->n_prompt, r->max_tokens, r->logprobs, r->p_tok, r->tok[0], w->o.block_tokens[0], w->o.block_tokens[1], w->o.n_groups, w->o.windows[0], w->o.windows[1], r->aborted, (int)r->d_id, r->n_cached);
-            if (want != r->tok[i])
                 fail_msg("seed %llu: request %d, token %d of %d: %d, not %d",
                          (unsigned long long)w->o.seed, k, i, r->n_tok, r->tok[i], want);
             all[r->n_prompt + i] = want;

@@ -262,6 +262,8 @@ static void run_seed(uint64_t seed, faults f, totals *t)
     t->broken += s.failed;
     t->expired += s.expired + stats(w, 0).leases_expired;
     t->corrupt += s.corrupt;
+    if (f != F_CORRUPT && f != F_ALL)
+        PDW_CHECK(w, s.corrupt == 0);
     t->cancelled += s.aborted;
     t->moved += s.tokens_in;
     pdw_end(w);
