@@ -14,13 +14,13 @@ HALYARD = None  # set by main
 
 
 class Router:
-    def __init__(self, p, d, router="", http="", both=()):
+    def __init__(self, p, d, router="", http="", both=(), host="127.0.0.1"):
         self.dir = tempfile.mkdtemp(prefix="hy-router-")
         text = "[node]\nrole = router\nlog_level = debug\n[http]\nport = 0\n" + http
         text += "[router]\nhealth_interval = 100ms\nhealth_timeout = 400ms\nconnect_timeout = 400ms\n" + router
         for role, fakes in (("prefill", p), ("decode", d), ("both", both)):
             for i, f in enumerate(fakes):
-                text += f"[peer.{role[0]}{i}]\nrole = {role}\nurl = http://127.0.0.1:{getattr(f, 'port', f)}\n"
+                text += f"[peer.{role[0]}{i}]\nrole = {role}\nurl = http://{host}:{getattr(f, 'port', f)}\n"
         with open(f"{self.dir}/router.ini", "w") as f:
             f.write(text)
         self.log = open(f"{self.dir}/log", "w+")

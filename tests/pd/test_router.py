@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -780,6 +781,40 @@ class Both(unittest.TestCase):
         r.stop()
         a.die()
         b.die()
+
+    def test_by_name(self):
+        p, d = Fake(), Fake()
+        r = Router([p], [d], host="localhost")
+        r.wait_states(p0="up", d0="up")
+        self.assertIn("x-halyard-prefill", r.post("/v1/completions", Q).headers)
+        r.stop()
+        p.die()
+        d.die()
+
+    def test_unreachable(self):
+        """Connections that nobody refuses nor takes, as to a machine that is gone."""
+        hole = socket.socket()
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        port = hole.getsockname()[1]
+        fill = []
+        for _ in range(4):  # until the queue is full and further SYNs are dropped
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", port))
+            fill.append(s)
+        time.sleep(0.1)
+        d = Fake()
+        r = Router([port], [d], "down_after = 2\n")
+        r.wait_states(d0="up")
+        t = time.time()
+        self.assertEqual(texts(r.post("/v1/completions", {**Q, "stream": True})), WANT)
+        self.assertLess(time.time() - t, 2)
+        r.wait_states(p0="down")
+        r.stop()
+        d.die()
+        for s in fill + [hole]:
+            s.close()
 
     def test_refuses_to_start(self):
         p = Fake()

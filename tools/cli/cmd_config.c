@@ -5,6 +5,7 @@
  * Thread: main.  Owner: none.
  */
 #include "tools/cli/cli.h"
+#include "tools/up/plan.h"
 
 #include <stdio.h>
 
@@ -25,7 +26,7 @@ int hy_cmd_config(int argc, char **argv)
     if (rc < 0) {
         if (cli.n_args > 0)
             hy_conf_dump(conf, &b);
-        else
+        else if (hy_conf_add_table(conf, hy_up_keys, hy_up_n_keys) == HY_OK) /* of cluster files */
             hy_conf_manual(conf, &b);
         fputs(hy_buf_str(&b), stdout);
         rc = HY_EXIT_OK;
