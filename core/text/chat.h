@@ -24,9 +24,9 @@ void hy_jinja_destroy(hy_jinja *j);
 /* Render with a JSON object of variables (messages, tools, documents, add_generation_prompt,
  * bos_token, eos_token, ...; an absent name is undefined, JSON null is none). `now` feeds
  * strftime_now (local broken-down time of the caller's choice).
- * Errors: HY_E_INVAL with the template's own message ("TemplateError: ..." text without prefix) when
- * it calls raise_exception; HY_E_UNSUPPORTED/HY_E_FORMAT for a runtime type error; HY_E_LIMIT for
- * output above 64 MiB or too many steps. */
+ * Errors: HY_E_INVAL with the template's own message when it calls raise_exception;
+ * HY_E_UNSUPPORTED or HY_E_FORMAT for a type error while it runs; HY_E_LIMIT for output above
+ * 64 MiB or too many steps. */
 hy_status hy_jinja_render(const hy_jinja *j, const json_t *vars, const struct tm *now, hy_buf *out);
 
 #endif
