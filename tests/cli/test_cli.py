@@ -41,6 +41,7 @@ class Cli(unittest.TestCase):
             self.assertEqual((p.returncode, p.stderr), (0, ""), c)
             self.assertTrue(p.stdout.startswith(f"Usage: halyard {c}"), c)
             self.assertLessEqual(max(map(len, p.stdout.split("\n"))), 110, c)
+            self.assertEqual(halyard("help", c).stdout, p.stdout)
         self.assertTrue(re.fullmatch(r"halyard \d+\.\d+\.\d+\n", halyard("--version").stdout))
 
     def test_used_wrongly(self):

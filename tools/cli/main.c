@@ -34,11 +34,23 @@ static void print_commands(FILE *f)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
 }
 
+static hy_cmd_fn find_command(const char *name)
+{
+    for (size_t i = 0; i < HY_COUNTOF(commands); i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return commands[i].fn;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
         print_commands(stderr);
         return HY_EXIT_USAGE;
+    }
+    if (argc == 3 && strcmp(argv[1], "help") == 0 && find_command(argv[2]) != NULL) {
+        char *help[] = {argv[2], (char[]){"--help"}, NULL};
+        return find_command(argv[2])(2, help);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -49,9 +61,9 @@ int main(int argc, char **argv)
         printf("halyard " HY_VERSION "\n");
         return HY_EXIT_OK;
     }
-    for (size_t i = 0; i < HY_COUNTOF(commands); i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].fn(argc - 1, argv + 1);
+    hy_cmd_fn fn = find_command(argv[1]);
+    if (fn != NULL)
+        return fn(argc - 1, argv + 1);
     fprintf(stderr, "halyard: unknown command '%s'\n\n", argv[1]);
     print_commands(stderr);
     return HY_EXIT_USAGE;
