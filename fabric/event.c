@@ -9,6 +9,9 @@
 
 #include <time.h>
 
+enum { POLL_LOOP = 32 };
+#define POLL_GAP_NS (20 * HY_US)
+
 static bool grow(hy_fab *f)
 {
     size_t cap = f->ev_cap == 0 ? 64 : f->ev_cap * 2;
@@ -75,11 +78,22 @@ static size_t take(hy_fab *f, hy_fab_event *ev, size_t n)
     return got;
 }
 
+/* Who polls again and again without a pause does the progress thread's work. Who polls now and then
+ * does not: the thread must go on listening. */
+static void note_poll(hy_fab *f)
+{
+    uint64_t now = hy_clock_now_ns(f->clock);
+    f->poll_streak = now - f->last_poll_ns < POLL_GAP_NS ? f->poll_streak + 1 : 0;
+    f->last_poll_ns = now;
+    if (f->poll_streak >= POLL_LOOP)
+        atomic_store_explicit(&f->polled_ns, now, memory_order_relaxed);
+}
+
 size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n)
 {
     size_t got = take(f, ev, n);
     if (f->has_thread)
-        atomic_store_explicit(&f->polled_ns, hy_clock_now_ns(f->clock), memory_order_relaxed);
+        note_poll(f);
     if (got > 0 || f->stage != NULL || pthread_mutex_trylock(&f->lock) != 0)
         return got;
     uint64_t next;
@@ -98,6 +112,11 @@ void hy_fab_event_fini(hy_fab_event *ev)
 bool hy_fab_wait(hy_fab *f, uint64_t deadline_ns)
 {
     struct timespec ts = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
+    if (f->poll_streak >= POLL_LOOP) { /* the thread takes over again */
+        f->poll_streak = 0;
+        atomic_store(&f->polled_ns, 0);
+        hy_fab__kick(f);
+    }
     pthread_mutex_lock(&f->ev_lock);
     int rc = 0;
     while (f->ev_n == 0 && rc == 0)

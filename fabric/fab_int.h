@@ -259,6 +259,8 @@ struct hy_fab {
     hy_stage *stage;
     _Atomic uint64_t polled_ns; /* somebody polls in a loop: the thread keeps away */
     _Atomic bool asleep;
+    uint64_t last_poll_ns; /* of the thread that polls */
+    unsigned poll_streak;
     _Atomic uint64_t spins, sleeps;
 };
 
