@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The link benchmark alone: bench_link [PROVIDERS [MIB [PIECE WINDOW]]]. Figures, never pass or
- * fail on time.
+ * The link benchmark alone: bench_link [PROVIDERS [MIB [PIECE WINDOW [POOL_MIB]]]]. Figures, never
+ * pass or fail on time.
  *
  * Thread: main.  Owner: nothing.
  */
@@ -32,6 +32,8 @@ int main(int argc, char **argv)
         o.piece_bytes = strtoull(argv[3], NULL, 0);
         o.window_bytes = strtoull(argv[4], NULL, 0);
     }
+    if (argc > 5)
+        o.pool = strtoull(argv[5], NULL, 0) << 20;
     hy_log_set_level(HY_LOG_WARN);
     if (hy_fab_bench(&o, &r) < 0) {
         fprintf(stderr, "%s\n", hy_fail_text());
