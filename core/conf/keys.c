@@ -85,6 +85,9 @@ const hy_conf_key hy_conf__keys[] = {
          "Type of the keys and values that attention sees. Part of the model's fingerprint."),
     ENUM("kv", "storage", "auto", "auto|f16|f32|bf16",
          "Type in memory. auto: as `type`; f32 holds every other type exactly."),
+    ENUM("kv", "order", "default", "default|nhd|hnd",
+         "Memory order inside a block: the backend's own, or token or head major. The others are "
+         "slower on a CPU; for tests of unlike nodes."),
     INT("kv", "block_tokens", "16", "16", "1024", "Tokens of a KV block; a multiple of 16."),
     SIZE("kv", "memory", "0", "0", "64T",
          "Memory for the KV pool. 0: enough for max_seqs short requests or one full context, "
@@ -148,6 +151,27 @@ const hy_conf_key hy_conf__keys[] = {
          "Largest answer that is no stream; such answers are kept whole before they go out."),
     SIZE("router", "max_unsent", "1M", "4k", "1G",
          "Unsent bytes of a stream to a slow reader from which on its worker is made to wait."),
+
+    ENUM("connector", "kind", "auto", "auto|none|pull|push",
+         "How KV gets from prefill to decode nodes. auto: none for role all, else both: the "
+         "router's request says which. pull: when prefill is done; push: while it goes on."),
+    STRING("connector", "advertise", "",
+           "host:port[,host:port] that other nodes connect to. Empty: [fabric] listen."),
+    TIME("connector", "lease", "10s", "10ms", "1h",
+         "How long a finished prompt's KV is kept for the node that wants it; that node renews it "
+         "every third of this."),
+    TIME("connector", "timeout", "30s", "10ms", "1h", "Longest time of a load of KV."),
+    TIME("connector", "grace", "2s", "10ms", "1m",
+         "A cancelled load's owner may answer for this long; then the link is cut."),
+    ENUM("connector", "on_failure", "recompute", "recompute|fail",
+         "What becomes of a request whose KV does not come: its prompt is computed here (the same "
+         "tokens), or it gets an error."),
+    BOOL("connector", "verify", "false",
+         "Digests of all bytes that move, for memory and wires that are not trusted."),
+    BOOL("connector", "accept_lossy", "false",
+         "Take KV of another value type; the tokens then differ from those of one node."),
+    SIZE("connector", "staging", "32M", "1M", "16G",
+         "Registered memory for KV that must be repacked; half for what comes in."),
 
     PATH("cluster", "secret_file", "",
          "File with the secret that the cluster's nodes share, mode 0600. `halyard up` makes one."),

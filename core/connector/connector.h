@@ -57,6 +57,7 @@ typedef struct hy_conn_first {
     int32_t position; /* of the token in the sequence: the length of the prompt */
     uint64_t seed;    /* that it was drawn with: the rest is drawn with it too */
     bool stop;        /* it ended the owner's generation */
+    bool barred;      /* drawn with end tokens barred (min_tokens) */
 } hy_conn_first;
 
 /* What a connector knows of a sequence's KV elsewhere. */

@@ -116,6 +116,7 @@ static hy_status parse_first(const json_t *o, hy_conn_first *f)
     if (!hex_u64(json_string_value(json_object_get(o, "seed")), &f->seed))
         return wrong("halyard.first.seed");
     f->stop = json_is_true(json_object_get(o, "stop"));
+    f->barred = json_is_true(json_object_get(o, "barred"));
     const json_t *top = json_object_get(o, "top");
     if (!json_is_array(top) || json_array_size(top) > HY_CONN_TOP_MAX)
         return wrong("halyard.first.top");
@@ -158,7 +159,8 @@ static hy_status parse_owner(const json_t *o, hy_handover *h)
 static hy_status parse(const json_t *o, hy_handover *h)
 {
     h->prefill = json_is_true(json_object_get(o, "do_remote_prefill"));
-    h->decode = json_is_true(json_object_get(o, "do_remote_decode"));
+    h->decode = json_is_true(json_object_get(o, "do_remote_decode")) ||
+                json_is_true(json_object_get(o, "keep"));
     const char *id = json_string_value(json_object_get(o, "transfer_id"));
     const json_t *own = json_object_get(o, "halyard");
     if (id != NULL && id[0] != '\0') {
@@ -197,6 +199,31 @@ hy_status hy_handover_parse(const char *text, hy_handover *out)
     return st;
 }
 
+static bool names_lease(const json_t *o, hy_handover *h)
+{
+    const json_t *own = json_object_get(o, "halyard");
+    own = json_is_object(own) ? own : o;
+    const char *transfer = json_string_value(json_object_get(o, "transfer_id"));
+    if (hex_u64(json_string_value(json_object_get(own, "lease")), &h->lease) && h->lease != 0)
+        return hex_u64(json_string_value(json_object_get(own, "epoch")), &h->epoch);
+    h->push = transfer != NULL && transfer[0] != '\0';
+    if (h->push)
+        h->lease = hy_handover_lease(transfer);
+    return h->push;
+}
+
+hy_status hy_handover_parse_release(const char *text, hy_handover *out)
+{
+    memset(out, 0, sizeof(*out));
+    json_error_t err;
+    json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, &err);
+    const json_t *inner = json_object_get(o, "kv_transfer_params");
+    const bool ok = names_lease(json_is_object(inner) ? inner : o, out);
+    json_decref(o);
+    return ok ? HY_OK
+              : hy_fail(HY_E_INVAL, "the body names neither lease and epoch nor a transfer_id");
+}
+
 /* ---- writing ---- */
 
 static void put_lp(hy_buf *b, float lp)
@@ -211,8 +238,10 @@ static void put_first(hy_buf *b, const hy_conn_first *f)
 {
     hy_buf_printf(b, ",\"first\":{\"id\":%d,\"rank\":%d,\"logprob\":", f->id, f->rank);
     put_lp(b, f->logprob);
-    hy_buf_printf(b, ",\"position\":%d,\"seed\":\"%016" PRIx64 "\",\"stop\":%s,\"top\":[",
-                  f->position, f->seed, f->stop ? "true" : "false");
+    hy_buf_printf(b,
+                  ",\"position\":%d,\"seed\":\"%016" PRIx64 "\",\"stop\":%s,\"barred\":%s,"
+                  "\"top\":[",
+                  f->position, f->seed, f->stop ? "true" : "false", f->barred ? "true" : "false");
     for (int32_t i = 0; i < f->n_top; i++) {
         hy_buf_printf(b, "%s[%d,", i > 0 ? "," : "", f->top_ids[i]);
         put_lp(b, f->top_lps[i]);

@@ -33,6 +33,9 @@ typedef struct hy_handover {
 
 /* text NULL: no fields at all. HY_E_INVAL names the field that is wrong. */
 hy_status hy_handover_parse(const char *text, hy_handover *out);
+/* The lease (and epoch) or transfer id that a release names: kv_transfer_params, an object that
+ * holds them, or {"lease", "epoch"}. */
+hy_status hy_handover_parse_release(const char *text, hy_handover *out);
 /* What the owner of the KV answers. ids: of the first group, for readers of vLLM's fields. */
 void hy_handover_write(const hy_handover *h, const char *request_id, const int32_t *ids,
                        int32_t n_ids, hy_buf *out);

@@ -45,7 +45,7 @@ void hy_pd_opts_init(hy_pd_opts *o);
 /* Opens the fabric. Strings are copied. */
 hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out);
 /* After the runtime has stopped: ends all links; nothing lands in the pools any more. Destroy does
- * it, too; under virtual time it is to be done before the runtime is destroyed. */
+ * it, too (NULL is fine); under virtual time it is to be done before the runtime is destroyed. */
 void hy_pd_close(hy_pd *p);
 void hy_pd_destroy(hy_pd *p); /* NULL is fine */
 

@@ -315,6 +315,8 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
 
 void hy_pd_close(hy_pd *p)
 {
+    if (p == NULL)
+        return;
     hy_fab_close(p->fab);
     p->fab = NULL;
 }
@@ -393,12 +395,9 @@ void hy_pd_stats_get(hy_pd *p, hy_pd_stats *out)
 hy_status hy_pd_release(hy_pd *p, const char *text)
 {
     hy_handover h;
-    HY_TRY(hy_handover_parse(text, &h));
-    if (h.lease == 0)
-        return hy_fail(HY_E_INVAL, "no lease and no transfer_id in the request");
-    if (!h.push && (strcmp(h.node, p->node) != 0 || h.epoch != p->epoch))
-        return hy_fail(HY_E_NOTFOUND, "the lease is of node %s or of an earlier start of it",
-                       h.node);
+    HY_TRY(hy_handover_parse_release(text, &h));
+    if (!h.push && h.epoch != p->epoch)
+        return hy_fail(HY_E_NOTFOUND, "the lease is of another node or of an earlier start");
     const hy_msg m = {.kind = PD_RELEASE, .arg = h.lease};
     const hy_status st = hy_stage_post(p->stage, &m);
     return st == HY_AGAIN ? hy_fail(HY_E_BUSY, "too many releases at once: the lease will expire")

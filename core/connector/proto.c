@@ -170,9 +170,10 @@ static void first(walker *w, hy_conn_first *f)
     f32(w, &f->logprob);
     i32(w, &f->position, 0, INT32_MAX / 2);
     u64(w, &f->seed);
-    uint8_t stop = f->stop;
-    u8(w, &stop);
-    f->stop = stop != 0;
+    uint8_t bits = (uint8_t)((f->stop ? 1 : 0) | (f->barred ? 2 : 0));
+    u8(w, &bits);
+    f->stop = (bits & 1) != 0;
+    f->barred = (bits & 2) != 0;
     i32(w, &f->n_top, 0, HY_CONN_TOP_MAX);
     for (int32_t i = 0; i < f->n_top && !w->bad; i++) {
         i32(w, &f->top_ids[i], 0, INT32_MAX);

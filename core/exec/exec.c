@@ -31,6 +31,23 @@ static hy_kv_layout layout_of(const hy_model *m, int32_t g, const hy_exec_opts *
     return l;
 }
 
+static void order_plane(hy_kv_plane *p, const hy_kv_layout *l, hy_kv_order order)
+{
+    const int64_t elem = hy_dtype_get((int)l->type)->bytes, row = p->width * elem;
+    p->dim = elem;
+    p->token = order == HY_KV_ORDER_NHD ? row * l->n_heads : row;
+    p->head = order == HY_KV_ORDER_NHD ? row : row * l->block_tokens;
+}
+
+/* Another order inside the planes, within the bytes that the backend gave them. */
+static void set_order(hy_kv_layout *l, hy_kv_order order)
+{
+    if (order == HY_KV_ORDER_DEFAULT)
+        return;
+    order_plane(&l->k, l, order);
+    order_plane(&l->v, l, order);
+}
+
 hy_status hy_exec_block_bytes(const hy_model *m, int32_t g, const hy_exec_opts *o, size_t *out)
 {
     if (g < 0 || g >= m->n_groups || o->block_tokens < 1)
@@ -83,6 +100,7 @@ static hy_status alloc_pools(hy_exec *e)
         p->layout = layout_of(e->m, g, &e->o);
         p->n_blocks = e->o.n_blocks[g];
         HY_TRY(e->dev->math->kv_layout(e->dev, &p->layout));
+        set_order(&p->layout, e->o.kv_order);
         char what[64];
         snprintf(what, sizeof(what), "KV pool of %d blocks", p->n_blocks);
         if (p->n_blocks < 1)

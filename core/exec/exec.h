@@ -13,9 +13,14 @@
 typedef struct hy_exec hy_exec;
 struct hy_connector; /* core/connector/connector.h */
 
+/* Memory order inside a block: the backend's own, or token or head major (slower where the
+ * backend's kernels want their own). */
+typedef enum hy_kv_order { HY_KV_ORDER_DEFAULT, HY_KV_ORDER_NHD, HY_KV_ORDER_HND } hy_kv_order;
+
 typedef struct hy_exec_opts {
-    hy_dtype kv_value;   /* [kv] type */
-    hy_dtype kv_storage; /* [kv] storage */
+    hy_dtype kv_value;    /* [kv] type */
+    hy_dtype kv_storage;  /* [kv] storage */
+    hy_kv_order kv_order; /* [kv] order */
     int32_t block_tokens;
     const int32_t *n_blocks; /* [model->n_groups] */
     int32_t max_rows;        /* tokens a step */

@@ -37,6 +37,10 @@ typedef struct hy_http_opts {
     void (*refresh_metrics)(void *arg); /* called before the page is written; may be NULL */
     void *refresh_arg;
 
+    /* POST /v1/kv/release: gives back what the JSON text names; NULL: 404. Any thread. */
+    hy_status (*kv_release)(void *arg, const char *text);
+    void *kv_release_arg;
+
     const char *host;        /* 127.0.0.1 */
     int port;                /* 0 picks a free one */
     const char *api_key;     /* keys, one a line; NULL or "": none, only loopback is served */

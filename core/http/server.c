@@ -412,6 +412,13 @@ static int dispatch(hy_server *s, struct evhttp_request *req, const char *path,
         hy_server__send_error(s, req, &e);
         return e.status;
     }
+    if (strcmp(path, "/v1/kv/release") == 0) {
+        *handler = "/v1/kv/release";
+        if (m == EVHTTP_REQ_POST)
+            return hy_release__post(s, req);
+        not_found(s, req, path, 405, "POST");
+        return 405;
+    }
     bool ping = strcmp(path, "/ping") == 0;
     if ((get || (ping && m == EVHTTP_REQ_POST)) && hy_pages__get(s, req, path, handler))
         return evhttp_request_get_response_code(req);

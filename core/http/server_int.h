@@ -72,6 +72,8 @@ void hy_conns__sweep(hy_server *s, uint64_t now_ns);
 /* pages.c: GET routes. True when the path is one; the request was answered. */
 bool hy_pages__get(hy_server *s, struct evhttp_request *req, const char *path,
                    const char **handler);
+/* release.c: answers, and returns the status */
+int hy_release__post(hy_server *s, struct evhttp_request *req);
 /* reply.c */
 void hy_server__send(hy_server *s, struct evhttp_request *req, int status, const char *ctype,
                      hy_buf *body);

@@ -235,6 +235,10 @@ static hy_req *make_req(const hy_http *h, const hy_call *c, const hy_prompt *p, 
         ok = (r->cache_salt = strdup(q->cache_salt)) != NULL;
     if (q->kv_params != NULL && ok)
         ok = (r->handover = json_dumps(q->kv_params, JSON_COMPACT)) != NULL;
+    if (json_is_true(json_object_get(q->kv_params, "do_remote_decode"))) {
+        r->max_tokens = r->max_tokens < 1 ? r->max_tokens : 1; /* the rest is the peer's */
+        r->min_tokens = r->min_tokens < 1 ? r->min_tokens : 1;
+    }
     if (ok)
         return r;
     hy_req_destroy(r);

@@ -38,6 +38,7 @@ struct hy_node {
     hy_exec_stage *exec_stage;
     hy_metrics *metrics;
     hy_engine *engine;
+    hy_pd *pd; /* roles that share their KV */
     hy_runtime *runtime;
     hy_http *http;
     hy_route *route; /* role router: the only part */
@@ -140,7 +141,8 @@ static hy_status build_engine(hy_node *n)
         return hy_fail(HY_E_SYS, "no random numbers from the system");
     o.sampler = (hy_sampler_ops){sampler_create, sampler_destroy, sampler_accept, n->model};
     o.model_name = n->served_name;
-    HY_TRY(hy_engine_create(&o, n->metrics, NULL, &n->engine));
+    HY_TRY(hy_engine_create(&o, n->metrics, n->pd != NULL ? hy_pd_connector(n->pd) : NULL,
+                            &n->engine));
     n->exec_stage = hy_exec_stage_create(n->exec, 2);
     n->runtime = hy_runtime_create(HY_RUNTIME_THREADS, o.seed);
     if (n->exec_stage == NULL || n->runtime == NULL)
@@ -148,7 +150,11 @@ static hy_status build_engine(hy_node *n)
     hy_exec_stage_connect(n->exec_stage, hy_engine_stage(n->engine));
     hy_engine_set_exec(n->engine, hy_stage_mbox(hy_exec_stage_of(n->exec_stage)));
     HY_TRY(hy_runtime_add(n->runtime, hy_engine_stage(n->engine)));
-    return hy_runtime_add(n->runtime, hy_exec_stage_of(n->exec_stage));
+    HY_TRY(hy_runtime_add(n->runtime, hy_exec_stage_of(n->exec_stage)));
+    if (n->pd == NULL)
+        return HY_OK;
+    hy_pd_set_sched(n->pd, hy_engine_stage(n->engine));
+    return hy_runtime_add(n->runtime, hy_pd_stage(n->pd));
 }
 
 /* [model] name, else the file's own name without its ending, and the alias beside it. */
@@ -173,6 +179,11 @@ static hy_status choose_name(hy_node *n, const char *path, const char *alias)
     if (*name == '\0' && alias != NULL && strcmp(alias, n->served_name) != 0)
         n->names[n->n_names++] = alias;
     return HY_OK;
+}
+
+static hy_status kv_release(void *arg, const char *text)
+{
+    return hy_pd_release(arg, text);
 }
 
 static hy_status build_http(hy_node *n)
@@ -204,11 +215,24 @@ static hy_status build_http(hy_node *n)
     o.write_timeout_ns = hy_conf_ns(c, "http", "write_timeout");
     o.request_timeout_ns = hy_conf_ns(c, "http", "request_timeout");
     o.max_logprobs = (int32_t)hy_conf_int(c, "http", "max_logprobs");
+    if (n->pd != NULL) {
+        o.kv_release = kv_release;
+        o.kv_release_arg = n->pd;
+    }
     HY_TRY(hy_http_create(&o, &n->http));
     return hy_http_start(n->http);
 }
 
-static hy_status load(hy_node *n, const hy_node_opts *o)
+/* kind = auto: where the role needs one. */
+static bool wants_connector(const hy_node *n, unsigned stages)
+{
+    const char *kind = hy_conf_str(n->conf, "connector", "kind");
+    if (strcmp(kind, "auto") == 0)
+        return (stages & HY_ROLE_KV) != 0;
+    return strcmp(kind, "none") != 0;
+}
+
+static hy_status load(hy_node *n, const hy_node_opts *o, unsigned stages)
 {
     hy_act_mode act = strcmp(hy_conf_str(n->conf, "engine", "activations"), "f32") == 0
                           ? HY_ACT_F32
@@ -226,6 +250,11 @@ static hy_status load(hy_node *n, const hy_node_opts *o)
         hy_warn("node", "the tokeniser knows %d tokens, the model %d", hy_tok_n_vocab(n->tok),
                 n->model->cfg.vocab);
     HY_TRY(hy_size_choose(n->conf, n->model, act, &n->size));
+    const int32_t waiting = (int32_t)hy_conf_int(n->conf, "http", "max_queue") + n->size.max_seqs;
+    if (wants_connector(n, stages))
+        HY_TRY(
+            hy_node__connector_create(n->conf, n->dev, n->model, act, waiting, n->metrics, &n->pd));
+    const char *order = hy_conf_str(n->conf, "kv", "order");
     hy_exec_opts eo = {.kv_value = n->size.kv_value,
                        .kv_storage = n->size.kv_storage,
                        .block_tokens = n->size.block_tokens,
@@ -234,7 +263,11 @@ static hy_status load(hy_node *n, const hy_node_opts *o)
                        .max_seqs = n->size.max_seqs,
                        .max_logits = n->size.max_logits,
                        .context = n->size.context,
-                       .act = act};
+                       .act = act,
+                       .kv_order = strcmp(order, "nhd") == 0   ? HY_KV_ORDER_NHD
+                                   : strcmp(order, "hnd") == 0 ? HY_KV_ORDER_HND
+                                                               : HY_KV_ORDER_DEFAULT,
+                       .connector = n->pd != NULL ? hy_pd_connector(n->pd) : NULL};
     return hy_exec_create(n->model, &eo, &n->exec);
 }
 
@@ -249,7 +282,7 @@ static hy_status create(hy_node *n, const hy_node_opts *o)
         HY_TRY(hy_node__read_key(n->conf, &n->api_key));
         return hy_node__router_create(n->conf, n->api_key, n->metrics, &n->route);
     }
-    HY_TRY(load(n, o));
+    HY_TRY(load(n, o, stages));
     HY_TRY(build_engine(n));
     HY_TRY(hy_runtime_start(n->runtime));
     n->started = true;
@@ -309,10 +342,12 @@ void hy_node_destroy(hy_node *n)
     hy_route_destroy(n->route);
     if (n->started)
         hy_runtime_stop(n->runtime);
+    hy_pd_close(n->pd); /* before the pools go, into which peers may write */
     hy_runtime_destroy(n->runtime);
     hy_engine_destroy(n->engine);
     hy_exec_stage_destroy(n->exec_stage);
     hy_exec_destroy(n->exec);
+    hy_pd_destroy(n->pd);
     hy_metrics_destroy(n->metrics);
     hy_model_destroy(n->model);
     hy_jinja_destroy(n->chat);
@@ -381,6 +416,8 @@ void hy_node_describe(const hy_node *n, hy_buf *out)
     hy_size_describe(&n->size, out);
     if (n->chat == NULL)
         hy_buf_puts(out, "no chat template: /v1/chat/completions answers 400\n");
+    if (n->pd != NULL)
+        hy_buf_printf(out, "sharing KV with other nodes at %s\n", hy_pd_addrs(n->pd));
     if (n->http != NULL)
         hy_buf_printf(out, "serving http://%s:%d/v1 (OpenAI API), model name '%s'%s%s\n",
                       hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http), n->served_name,

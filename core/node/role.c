@@ -13,9 +13,9 @@ static const struct {
     unsigned stages; /* 0: reserved, not built yet */
 } roles[] = {
     {"all", HY_ROLE_HTTP | HY_ROLE_SCHED | HY_ROLE_EXEC},
-    {"prefill", 0},
-    {"decode", 0},
-    {"both", 0},
+    {"prefill", HY_ROLE_HTTP | HY_ROLE_SCHED | HY_ROLE_EXEC | HY_ROLE_KV},
+    {"decode", HY_ROLE_HTTP | HY_ROLE_SCHED | HY_ROLE_EXEC | HY_ROLE_KV},
+    {"both", HY_ROLE_HTTP | HY_ROLE_SCHED | HY_ROLE_EXEC | HY_ROLE_KV},
     {"encode", 0},
     {"attention", 0},
     {"ffn", 0},

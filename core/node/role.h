@@ -14,6 +14,7 @@ enum {
     HY_ROLE_HTTP = 1,   /* http and text */
     HY_ROLE_SCHED = 2,  /* sched */
     HY_ROLE_EXEC = 4,   /* exec on a device */
+    HY_ROLE_KV = 16,    /* connector and fabric */
     HY_ROLE_ROUTER = 8, /* route, and none of the others: no model */
 };
 

@@ -226,7 +226,7 @@ const hy_conn_first *hy_sched__first(hy_engine *e, hy_seq *s)
         return NULL;
     const bool logprobs =
         r->sampling.logprobs < 0 || (f->rank > 0 && f->n_top >= r->sampling.logprobs);
-    return logprobs ? f : NULL;
+    return logprobs && f->barred == (r->min_tokens > 0) ? f : NULL;
 }
 
 static bool has_windows(const hy_engine *e)

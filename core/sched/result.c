@@ -85,6 +85,7 @@ static void keep_first(const hy_engine *e, hy_seq *s, int32_t id, const hy_token
     }
     f->position = s->job->r->n_prompt;
     f->seed = s->job->r->sampling.seed;
+    f->barred = s->job->r->min_tokens > 0;
     hy_free(s->first);
     s->first = f;
 }

@@ -8,6 +8,7 @@
 
 #include "backends/cpu/cpu.h"
 #include "core/base/log.h"
+#include "fabric/keys.h"
 #include "tools/cli/models.h"
 
 #include <stdio.h>
@@ -149,8 +150,9 @@ int hy_cli_parse(hy_cli *c, int argc, char **argv)
 hy_conf *hy_cli_conf(void)
 {
     hy_conf *c = hy_conf_create();
-    if (c == NULL || (cpu_backend.n_keys > 0 &&
-                      hy_conf_add_table(c, cpu_backend.keys, cpu_backend.n_keys) < 0)) {
+    if (c == NULL || hy_conf_add_table(c, hy_fab_keys, hy_fab_n_keys) < 0 ||
+        (cpu_backend.n_keys > 0 &&
+         hy_conf_add_table(c, cpu_backend.keys, cpu_backend.n_keys) < 0)) {
         fprintf(stderr, "halyard: out of memory\n");
         exit(HY_EXIT_FAIL);
     }
