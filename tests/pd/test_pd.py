@@ -35,7 +35,7 @@ class Cluster(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.router, cls.p, cls.d = free_ports(3)
-        small = "engine.threads=1, kv.blocks=256, engine.context=512"
+        small = "engine.threads=1, kv.blocks=256, engine.context=512, fabric.listen=127.0.0.1:0"
         cls.up = Up(f"""
 [node.router]
 file = {CONF}/router.ini
