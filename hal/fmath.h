@@ -15,8 +15,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef HY_M_FN /* device compilers say otherwise (backends/simt/dialect.h) */
+#define HY_M_FN static inline
+#endif
+
 /* 2^n for -126 <= n <= 127. */
-static inline float hy_m_pow2(int n)
+HY_M_FN float hy_m_pow2(int n)
 {
     uint32_t u = (uint32_t)(n + 127) << 23;
     float f;
@@ -24,7 +28,7 @@ static inline float hy_m_pow2(int n)
     return f;
 }
 
-static inline float hy_m_exp(float x)
+HY_M_FN float hy_m_exp(float x)
 {
     if (x != x)
         return x;
@@ -47,13 +51,13 @@ static inline float hy_m_exp(float x)
 }
 
 /* Absolute error 2e-7; relative precision is lost near 0, as the ops that use it allow. */
-static inline float hy_m_tanh(float u)
+HY_M_FN float hy_m_tanh(float u)
 {
     return 1.0f - 2.0f / (hy_m_exp(2.0f * u) + 1.0f);
 }
 
 /* Abramowitz and Stegun 7.1.26; absolute error 5e-7 in f32. */
-static inline float hy_m_erf(float x)
+HY_M_FN float hy_m_erf(float x)
 {
     float a = fabsf(x);
     float t = 1.0f / fmaf(0.3275911f, a, 1.0f);
@@ -66,35 +70,35 @@ static inline float hy_m_erf(float x)
     return copysignf(y, x);
 }
 
-static inline float hy_m_silu(float x)
+HY_M_FN float hy_m_silu(float x)
 {
     return x / (1.0f + hy_m_exp(-x));
 }
 
-static inline float hy_m_gelu_tanh(float x)
+HY_M_FN float hy_m_gelu_tanh(float x)
 {
     float u = 0.79788456f * fmaf(0.044715f * x * x, x, x);
     return 0.5f * x * (1.0f + hy_m_tanh(u));
 }
 
-static inline float hy_m_gelu_erf(float x)
+HY_M_FN float hy_m_gelu_erf(float x)
 {
     return 0.5f * x * (1.0f + hy_m_erf(x * 0.70710678f));
 }
 
-static inline float hy_m_relu(float x)
+HY_M_FN float hy_m_relu(float x)
 {
     return x < 0.0f ? 0.0f : x;
 }
 
-static inline float hy_m_softcap(float s, float cap)
+HY_M_FN float hy_m_softcap(float s, float cap)
 {
     return cap * hy_m_tanh(s / cap);
 }
 
 /* Natural logarithm of a normal x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), then the series of
  * 2 atanh((m - 1) / (m + 1)) to the 21st power; error below 2 ulp. */
-static inline double hy_m_log(double x)
+HY_M_FN double hy_m_log(double x)
 {
     uint64_t u;
     memcpy(&u, &x, sizeof(u));
@@ -111,7 +115,7 @@ static inline double hy_m_log(double x)
     for (int k = 19; k >= 3; k -= 2)
         p = fma(p, z, 1.0 / k);
     double y = fma(s * z, 2.0 * p, 2.0 * s);
-    return fma(e, 6.93147180369123816490e-1, fma(e, 1.90821492927058770002e-10, y));
+    return fma((double)e, 6.93147180369123816490e-1, fma((double)e, 1.90821492927058770002e-10, y));
 }
 
 #endif

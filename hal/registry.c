@@ -25,8 +25,9 @@
 #define PREFIX       "halyard-"
 
 extern const hy_backend cpu_backend;
+extern const hy_backend simt_backend;
 
-static const hy_backend *const builtin[] = {&cpu_backend};
+static const hy_backend *const builtin[] = {&cpu_backend, &simt_backend};
 
 /* A module seen on disk. */
 typedef struct module {

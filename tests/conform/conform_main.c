@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The HAL's conformance suite as a test: conform_hal [--backend X] [--isa Y] [--threads N] [--op
- * OP]
- * [--what TYPE] [--quick] [-v]. Exits 77 where the device or instruction set is absent.
+ * The HAL's conformance suite as a test: conform_hal [--backend X] [--isa Y] [--threads N]
+ * [--op OP] [--what TYPE] [--opt KEY=VALUE]... [--quick] [-v]. Exits 77 where the device or
+ * instruction set is absent.
  *
  * Thread: main.  Owner: the device is closed at the end.
  */
@@ -30,6 +30,8 @@ int main(int argc, char **argv)
     hy_conform_sum sum = {0};
     hy_dev *d = NULL;
     hy_dev_props p;
+    const char *kv[8] = {NULL};
+    size_t n_kv = 0;
     bool verbose = false;
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
@@ -47,6 +49,8 @@ int main(int argc, char **argv)
             c.only = next, i++;
         else if (strcmp(argv[i], "--what") == 0)
             c.what = next, i++;
+        else if (strcmp(argv[i], "--opt") == 0 && n_kv + 1 < HY_COUNTOF(kv))
+            kv[n_kv++] = next, o.kv = kv, i++;
         else if (strcmp(argv[i], "--seed") == 0)
             c.seed = strtoull(next, NULL, 10), i++;
         else

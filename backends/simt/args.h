@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the host side hands to kernels: one plain struct each, the same bytes for every compiler.
+ * All addresses are device addresses. Includes nothing of ours, so that nvcc and hipcc take it.
+ *
+ * Thread: plain values.  Owner: none.
+ */
+#ifndef HY_SIMT_ARGS_H
+#define HY_SIMT_ARGS_H
+
+#include <stdint.h>
+
+/* hy_dtype's numbers (ops.c asserts it). */
+enum {
+    KT_F32 = 0,
+    KT_F16 = 1,
+    KT_Q4_0 = 2,
+    KT_Q4_1 = 3,
+    KT_Q5_0 = 6,
+    KT_Q5_1 = 7,
+    KT_Q8_0 = 8,
+    KT_Q2_K = 10,
+    KT_Q3_K = 11,
+    KT_Q4_K = 12,
+    KT_Q5_K = 13,
+    KT_Q6_K = 14,
+    KT_IQ4_NL = 20,
+    KT_I8 = 24,
+    KT_BF16 = 30,
+    KT_F8_E4M3 = 64,
+    KT_F8_E4M3FNUZ = 65,
+};
+
+#define KA_MV_ROWS 8 /* rows of x that the matrix-vector kernels take at once */
+#define KA_TILE_M  32
+#define KA_TILE_N  64
+#define KA_SEG     256 /* positions of an attention split, at absolute multiples */
+#define KA_NQ      8   /* queries (rows times heads of one KV head) of an attention block */
+#define KA_HEAD    512 /* greatest width of a head */
+
+/* 32 activations as int8: value = d * q. */
+typedef struct ka_qx {
+    uint32_t q[8]; /* byte i of word j is element 4 j + i */
+    float d;
+    int32_t sum[2]; /* of the codes, by 16 */
+    int32_t pad;
+} ka_qx;
+
+typedef struct ka_embed {
+    const uint8_t *w;
+    int64_t w_row; /* bytes */
+    const int32_t *ids;
+    float *y;
+    int64_t ldy;
+    int32_t m, k, type;
+    float scale;
+} ka_embed;
+
+typedef struct ka_norm {
+    const float *x;
+    float *y;
+    const float *w, *b;
+    int64_t ldx, ldy;
+    int32_t m, dim;
+    float eps;
+} ka_norm;
+
+typedef struct ka_quant {
+    const float *x;
+    int64_t ldx;
+    ka_qx *out; /* [m][groups] */
+    int32_t m, groups;
+} ka_quant;
+
+typedef struct ka_matmul {
+    const uint8_t *w;
+    int64_t w_row; /* bytes */
+    const float *x;
+    int64_t ldx;
+    const ka_qx *qx; /* [m][k / 32] in the int8 kernels */
+    float *y;
+    int64_t ldy;
+    const float *bias;
+    int32_t m, n, k;
+} ka_matmul;
+
+typedef struct ka_rope {
+    float *x;
+    const float *cos, *sin;
+    int64_t ld;
+    int32_t m, heads, dim, half, pairs; /* pairs: (2i, 2i+1), else (i, i+half) */
+} ka_rope;
+
+typedef struct ka_plane {
+    int64_t off, head, token, dim;
+    int32_t width;
+} ka_plane;
+
+/* One layer of a pool. */
+typedef struct ka_pool {
+    uint8_t *base; /* of the layer in block 0 */
+    int64_t block_stride, layer_stride;
+    ka_plane k, v;
+    int32_t type, value, heads, block_tokens;
+} ka_pool;
+
+typedef struct ka_kv_write {
+    ka_pool pool;
+    const float *k, *v;
+    int64_t ldk, ldv;
+    const int32_t *block, *pos; /* [n] */
+    int32_t n;
+} ka_kv_write;
+
+typedef struct ka_attn_item {
+    int32_t row, n_rows, seq,
+        pos; /* rows of one sequence that follow each other; pos of the first */
+} ka_attn_item;
+
+typedef struct ka_attn {
+    ka_pool pool;
+    const float *q;
+    int64_t ldq;
+    float *out;
+    int64_t ldo;
+    const ka_attn_item *items;
+    const int32_t *table;
+    int64_t stride;
+    float *part;    /* NULL: one block folds all segments; else [row][head][segment][v width + 2] */
+    int32_t n_segs; /* in part, from seg0 */
+    int32_t seg0;
+    int32_t heads;
+    int32_t per;    /* heads of a KV head in a block */
+    int32_t chunks; /* blocks that share a KV head's heads */
+    float scale, softcap;
+    int32_t window;
+} ka_attn;
+
+typedef struct ka_act {
+    const float *gate, *up;
+    float *y;
+    int64_t ldg, ldu, ldy;
+    int32_t m, dim, fn; /* hy_act_fn */
+} ka_act;
+
+typedef struct ka_add {
+    const float *a, *b;
+    float *y;
+    int64_t lda, ldb, ldy;
+    int32_t m, dim;
+    float b_scale;
+} ka_add;
+
+typedef struct ka_scale {
+    float *y;
+    int64_t ld;
+    int32_t m, n;
+    float scale, softcap;
+} ka_scale;
+
+typedef struct ka_topk {
+    const float *x;
+    int64_t ld;
+    int32_t m, n, k;
+    int32_t *ids;
+    float *values;
+    float *lse;
+} ka_topk;
+
+typedef struct ka_wire {
+    ka_pool pool;
+    const int32_t *blocks;
+    uint8_t *buf;
+    float *scales;
+    int32_t block0; /* position of blocks[0], in blocks */
+    int32_t t0, n, n_layers, head0, n_heads, wire;
+} ka_wire;
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host executor as a backend: its entry in the registry's table of built-in backends.
+ *
+ * Thread: any.  Owner: static.
+ */
+#ifndef HY_SIMT_HOST_SIMT_H
+#define HY_SIMT_HOST_SIMT_H
+
+#include "hal/backend.h"
+
+extern const hy_backend simt_backend;
+
+#endif
