@@ -24,10 +24,14 @@ static const cpu_fmt F_Q2_K = {0, 1, 0, 0, 16, 0, 2, true, SCALE_K, 4, 12};
 static const cpu_fmt F_Q3_K = {0, 1, 1, 0, 16, 2, 3, false, SCALE_K6, 2, 14};
 
 /* Decoded blocks: whole raised codes and f32 scales. */
-#define DECODED(F)        ((cpu_fmt){0, 0, 0, 1, (F).sub, (F).zero, (F).bits, (F).min, SCALE_NONE, 0, 0})
+INL cpu_fmt decoded_fmt(const cpu_fmt f)
+{
+    return (cpu_fmt){0, 0, 0, 1, f.sub, f.zero, f.bits, f.min, SCALE_NONE, 0, 0};
+}
+#define DECODED(F)        decoded_fmt(F)
 #define DECODED_STRIDE(F) (R * (32 + 4 * (32 / (F).sub) * ((F).min ? 2 : 1)))
 
-/* A core's memory pipes want several streams: fetch the block that lies a strip or so ahead. */
+/* A block's worth of lines some blocks ahead: the hardware alone does not keep memory busy. */
 INL void prefetch_block(const uint8_t *w, int bytes)
 {
     for (int i = 0; i < bytes; i += 64)

@@ -69,7 +69,7 @@ INL __m512 min_of(const uint8_t *hdr, const uint8_t *p, const cpu_fmt F, int s, 
     return v_neg(_mm512_mul_ps(v_load_f16(hdr + 2 * R + v * 32), m));
 }
 
-/* One sub-block of a tile. xq: its group 0's words; step: words from group to group. */
+/* Sub-block s of a block into the chains f; x: the block's panel. */
 INL void sub_block(const uint8_t *hdr, const uint8_t *p, const cpu_fmt F, const int32_t *x, int s,
                    const int W, __m512 (*f)[2])
 {
@@ -112,7 +112,7 @@ INL void sub_block(const uint8_t *hdr, const uint8_t *p, const cpu_fmt F, const 
     }
 }
 
-/* blocks of `stride` bytes, a header of hdr bytes before every 8 */
+/* blocks of `stride` bytes, a header of hdr bytes a row before every 8 */
 INL void tile(const uint8_t *w, const void *panel, int64_t nb, float *acc, const cpu_fmt F,
               const int stride, const int W)
 {

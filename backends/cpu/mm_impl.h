@@ -140,28 +140,27 @@ SIX(DEC_TILE, Q6_K)
 SIX(DEC_TILE, Q2_K)
 SIX(DEC_TILE, Q3_K)
 
-#define L6(P, T) {NULL, P##T##_1, P##T##_2, P##T##_3, P##T##_4, P##T##_5, P##T##_6}
+#define L6(P, T)                                                                                   \
+    {                                                                                              \
+        NULL, P##T##_1, P##T##_2, P##T##_3, P##T##_4, P##T##_5, P##T##_6                           \
+    }
 #if R == 32
 #define L12(P, T)                                                                                  \
-    {NULL,      P##T##_1, P##T##_2, P##T##_3, P##T##_4,  P##T##_5, P##T##_6,                       \
-     P##T##_7, P##T##_8, P##T##_9, P##T##_10, P##T##_11, P##T##_12}
+    {                                                                                              \
+        NULL, P##T##_1, P##T##_2, P##T##_3, P##T##_4, P##T##_5, P##T##_6, P##T##_7, P##T##_8,      \
+            P##T##_9, P##T##_10, P##T##_11, P##T##_12                                              \
+    }
 #else
 #define L12(P, T) L6(P, T)
 #endif
 
 #define MM_TABLE                                                                                   \
-    .direct = {[PACK_F32] = L12(f32_, F32),                                                        \
-               [PACK_F16] = L12(f32_, F16),                                                        \
-               [PACK_BF16] = L12(f32_, BF16),                                                      \
-               [PACK_Q4_0] = L6(direct_, Q4_0),                                                    \
-               [PACK_Q4_1] = L6(direct_, Q4_1),                                                    \
-               [PACK_Q5_0] = L6(direct_, Q5_0),                                                    \
-               [PACK_Q5_1] = L6(direct_, Q5_1),                                                    \
-               [PACK_Q8_0] = L6(direct_, Q8_0),                                                    \
-               [PACK_Q4_K] = L6(direct_, Q4_K),                                                    \
-               [PACK_Q5_K] = L6(direct_, Q5_K),                                                    \
-               [PACK_Q6_K] = L6(direct_, Q6_K),                                                    \
-               [PACK_Q2_K] = L6(direct_, Q2_K),                                                    \
+    .direct = {[PACK_F32] = L12(f32_, F32),     [PACK_F16] = L12(f32_, F16),                       \
+               [PACK_BF16] = L12(f32_, BF16),   [PACK_Q4_0] = L6(direct_, Q4_0),                   \
+               [PACK_Q4_1] = L6(direct_, Q4_1), [PACK_Q5_0] = L6(direct_, Q5_0),                   \
+               [PACK_Q5_1] = L6(direct_, Q5_1), [PACK_Q8_0] = L6(direct_, Q8_0),                   \
+               [PACK_Q4_K] = L6(direct_, Q4_K), [PACK_Q5_K] = L6(direct_, Q5_K),                   \
+               [PACK_Q6_K] = L6(direct_, Q6_K), [PACK_Q2_K] = L6(direct_, Q2_K),                   \
                [PACK_Q3_K] = L6(direct_, Q3_K)},                                                   \
     .decode = {[PACK_Q4_0] = decode_Q4_0, [PACK_Q4_1] = decode_Q4_1, [PACK_Q5_0] = decode_Q5_0,    \
                [PACK_Q5_1] = decode_Q5_1, [PACK_Q8_0] = decode_Q8_0, [PACK_Q4_K] = decode_Q4_K,    \
