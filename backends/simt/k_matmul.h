@@ -31,12 +31,10 @@ HY_DEV void k_mv_f(const int t, const ka_matmul *a)
             k_decode_half(t, a->w + n * a->w_row, g, half, len, w);
             HY_UNROLL
             for (int r = 0; r < KA_MV_ROWS; r++) {
-                if (r >= rows)
-                    break;
                 const float *x = a->x + (row0 + r) * a->ldx + 32 * g + 16 * half;
                 HY_UNROLL
                 for (int i = 0; i < 16; i++) {
-                    if (!k_is_float(t) || i < len)
+                    if (r < rows && (!k_is_float(t) || i < len))
                         acc[r] = fmaf(w[i], x[i], acc[r]);
                 }
             }
@@ -45,7 +43,7 @@ HY_DEV void k_mv_f(const int t, const ka_matmul *a)
     HY_UNROLL
     for (int r = 0; r < KA_MV_ROWS; r++) {
         if (r >= rows)
-            break;
+            continue;
         float s = hy_team_sum(acc[r]);
         if (HY_LANE == 0 && n < a->n)
             a->y[(row0 + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
@@ -83,7 +81,7 @@ HY_DEV void k_mv_i(const int t, const ka_matmul *a)
         HY_UNROLL
         for (int r = 0; r < KA_MV_ROWS; r++) {
             if (r >= rows)
-                break;
+                continue;
             const ka_qx *x = a->qx + (int64_t)(row0 + r) * groups + g;
             int32_t s0 = 0, s1 = 0;
             HY_UNROLL
@@ -98,7 +96,7 @@ HY_DEV void k_mv_i(const int t, const ka_matmul *a)
     HY_UNROLL
     for (int r = 0; r < KA_MV_ROWS; r++) {
         if (r >= rows)
-            break;
+            continue;
         float s = hy_team_sum(acc[r]);
         if (HY_LANE == 0 && n < a->n)
             a->y[(row0 + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
@@ -235,7 +233,7 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
                 const int r = tr + i / 4, c = tc + i % 4;
                 int32_t s0 = 0, s1 = 0;
                 if (row0 + r >= a->m)
-                    break;
+                    continue;
                 HY_UNROLL
                 for (int j = 0; j < 4; j++) {
                     s0 = hy_dp4a(SH_GET(wq, j * (KA_TILE_N + 1) + c),

@@ -14,6 +14,7 @@
 #include "core/exec/sample.h"
 #include "core/exec/stage.h"
 #include "core/http/http.h"
+#include "core/node/device.h"
 #include "core/node/generation.h"
 #include "core/node/node_int.h"
 #include "core/node/role.h"
@@ -78,16 +79,6 @@ static void sampler_accept(void *ctx, struct hy_sampler *s, int32_t id)
 {
     (void)ctx;
     hy_sampler_accept(s, id);
-}
-
-static hy_status open_device(hy_node *n)
-{
-    const char *backend = hy_conf_str(n->conf, "backend", "name");
-    hy_dev_opts o = {.backend = backend,
-                     .n_threads = (int)hy_conf_int(n->conf, "engine", "threads")};
-    if (strcmp(backend, "cpu") == 0)
-        o.isa = hy_conf_str(n->conf, "backend.cpu", "isa");
-    return hy_dev_open(&o, &n->dev);
 }
 
 static hy_status load_template(hy_node *n)
@@ -238,7 +229,7 @@ static hy_status load(hy_node *n, const hy_node_opts *o, unsigned stages)
                           ? HY_ACT_F32
                           : HY_ACT_INT8;
     hy_model_opts mo = {.act = act, .progress = o->progress, .arg = o->arg};
-    HY_TRY(open_device(n));
+    HY_TRY(hy_node_open_device(n->conf, &n->dev));
     HY_TRY(choose_name(n, o->model_path, o->alias));
     HY_TRY(hy_tok_load(o->model_path, &n->tok));
     HY_TRY(load_template(n));

@@ -6,8 +6,8 @@
  */
 #include "tools/cli/cli.h"
 
-#include "backends/cpu/cpu.h"
 #include "core/base/log.h"
+#include "core/node/device.h"
 #include "fabric/keys.h"
 #include "tools/cli/models.h"
 
@@ -151,8 +151,7 @@ hy_conf *hy_cli_conf(void)
 {
     hy_conf *c = hy_conf_create();
     if (c == NULL || hy_conf_add_table(c, hy_fab_keys, hy_fab_n_keys) < 0 ||
-        (cpu_backend.n_keys > 0 &&
-         hy_conf_add_table(c, cpu_backend.keys, cpu_backend.n_keys) < 0)) {
+        hy_node_backend_keys(c) < 0) {
         fprintf(stderr, "halyard: out of memory\n");
         exit(HY_EXIT_FAIL);
     }

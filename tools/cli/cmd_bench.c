@@ -7,6 +7,7 @@
  */
 #include "core/exec/exec.h"
 #include "core/exec/sample.h"
+#include "core/node/device.h"
 #include "tools/cli/cli.h"
 
 #include <stdio.h>
@@ -73,10 +74,7 @@ static hy_status prefill(bench *b, int32_t seq, int32_t n)
 
 static hy_status setup(bench *b, const char *path, const hy_conf *conf)
 {
-    hy_dev_opts dopts = {.backend = hy_conf_str(conf, "backend", "name"),
-                         .n_threads = (int)hy_conf_int(conf, "engine", "threads"),
-                         .isa = hy_conf_str(conf, "backend.cpu", "isa")};
-    HY_TRY(hy_dev_open(&dopts, &b->dev));
+    HY_TRY(hy_node_open_device(conf, &b->dev));
     hy_act_mode act =
         strcmp(hy_conf_str(conf, "engine", "activations"), "f32") == 0 ? HY_ACT_F32 : HY_ACT_INT8;
     hy_model_opts mopts = {.act = act};
