@@ -215,6 +215,8 @@ static uint64_t on_idle(void *self, uint64_t now)
         hy_fab_event_fini(&ev[i]);
     }
     hy_pd__loads_staging(p);
+    if (n > 0)
+        hy_pd__metrics_leases(p);
     return n > 0 ? now : HY_NEVER;
 }
 

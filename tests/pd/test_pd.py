@@ -32,22 +32,24 @@ def free_ports(n):
 
 
 class Cluster(unittest.TestCase):
+    MODE = "pull"
+
     @classmethod
     def setUpClass(cls):
-        cls.router, cls.p, cls.d = free_ports(3)
+        cls.router, cls.p, cls.d, fp, fd = free_ports(5)
         small = "engine.threads=1, kv.blocks=256, engine.context=512, fabric.listen=127.0.0.1:0"
         cls.up = Up(f"""
 [node.router]
 file = {CONF}/router.ini
-set = http.port={cls.router}, peer.p0.url=http://127.0.0.1:{cls.p}, peer.d0.url=http://127.0.0.1:{cls.d}, router.health_interval=200ms, router.health_timeout=1s, router.down_after=3
+set = http.port={cls.router}, peer.p0.url=http://127.0.0.1:{cls.p}, peer.d0.url=http://127.0.0.1:{cls.d}, router.health_interval=200ms, router.health_timeout=1s, router.down_after=3, router.mode={cls.MODE}, peer.p0.addrs=127.0.0.1:{fp}
 restart_backoff = 100ms
 [node.p0]
 file = {CONF}/pd-prefill.ini
-set = http.port={cls.p}, {small}
+set = http.port={cls.p}, fabric.listen=127.0.0.1:{fp}, {small}
 restart_backoff = 100ms
 [node.d0]
 file = {CONF}/pd-decode.ini
-set = http.port={cls.d}, {small}
+set = http.port={cls.d}, fabric.listen=127.0.0.1:{fd}, {small}
 restart_backoff = 100ms
 """)
         cls.up.wait("all 3 nodes are up", timeout=120)
@@ -124,7 +126,8 @@ restart_backoff = 100ms
             busy = [w["active"] for w in kit.request(self.router, "GET", "/workers", None).json()["workers"]]
             for port in (self.p, self.d):
                 for line in kit.request(port, "GET", "/metrics", None).body.decode().splitlines():
-                    if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{")):
+                    if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{",
+                                        "halyard:kv_leases ", "halyard:kv_loads ")):
                         busy.append(float(line.split()[-1]))
             if not any(busy):
                 return
@@ -139,6 +142,10 @@ restart_backoff = 100ms
             cls.right = {self.post(self.p, {"prompt": p, "max_tokens": 24, "temperature": 0, "ignore_eos": True})
                          .json()["choices"][0]["text"] for p in PROMPTS}
 
+    def metric(self, port, name):
+        return sum(float(x.split()[-1]) for x in kit.request(port, "GET", "/metrics", None).body.decode()
+                   .splitlines() if x.startswith(name))
+
     def test_1_same_as_one_node(self):
         """Tokens and logprobs, bit for bit, through the router (decode: other blocks and storage)."""
         for more in ({"temperature": 0}, {"temperature": 1, "seed": 7, "top_p": 0.9}):
@@ -146,7 +153,7 @@ restart_backoff = 100ms
                 q = {"prompt": p, "max_tokens": 16, "logprobs": 3, "return_token_ids": True, **more}
                 one, both = self.post(self.p, q), self.post(self.router, q)
                 self.assertEqual((one.status, both.status), (200, 200), both.body)
-                self.assertEqual(both.headers["x-halyard-worker"], "d0")
+                self.assertEqual((both.headers["x-halyard-prefill"], both.headers["x-halyard-worker"]), ("p0", "d0"))
                 a, b = one.json()["choices"], both.json()["choices"]
                 self.assertEqual(a, b)
         q = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 12, "temperature": 0,
@@ -154,6 +161,11 @@ restart_backoff = 100ms
         a = self.post(self.p, q, "/v1/chat/completions").json()["choices"]
         self.assertEqual(a, self.post(self.router, q, "/v1/chat/completions").json()["choices"])
         self.check_idle()
+        # the prompts' KV was moved, and decode computed not one prompt token
+        self.assertGreater(self.metric(self.d, "halyard:kv_transfer_received_bytes_total"), 0)
+        self.assertEqual(self.metric(self.d, "halyard:pd_prompt_tokens_computed"), 0)
+        self.assertEqual(self.metric(self.d, "halyard:kv_transfer_failed_total"), 0)
+        self.assertEqual(self.metric(self.p, "halyard:kv_leases_expired_total"), 0)
 
     def test_2_prefill_is_killed(self):
         bad = self.under_load(lambda pid: self.up.wait(rf"pid {pid}, .*p0 died.*p0 \(\w+\) is up"), "p0", signal.SIGKILL)
@@ -183,6 +195,10 @@ restart_backoff = 100ms
             os.kill(pid, signal.SIGCONT)
         bad = self.under_load(hurt, "d0", signal.SIGSTOP)
         self.assertGreater(len([b for b in bad if "silent" in b[2]]), 0, bad)
+
+
+class Push(Cluster):
+    MODE = "push"
 
 
 if __name__ == "__main__":
