@@ -11,6 +11,7 @@
 #include <strings.h>
 
 enum { MAX_NAME = 40 };
+#define ADDRS_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:,[]-_%"
 
 hy_status hy_cluster_parse_url(const char *url, char **host_out, int *port_out)
 {
@@ -70,13 +71,17 @@ static hy_status load_peer(const hy_conf *c, const char *section, hy_cluster *to
     const char *name = section + strlen("peer.");
     *p = (hy_peer){.name = strdup(name),
                    .role = strdup(hy_conf_str(c, section, "role")),
-                   .url = strdup(hy_conf_str(c, section, "url"))};
-    if (p->name == NULL || p->role == NULL || p->url == NULL)
+                   .url = strdup(hy_conf_str(c, section, "url")),
+                   .addrs = strdup(hy_conf_str(c, section, "addrs"))};
+    if (p->name == NULL || p->role == NULL || p->url == NULL || p->addrs == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
     if (!is_name(name))
         return hy_fail(HY_E_INVAL,
                        "[%s]: a peer's name has letters, digits, '.', '_' and '-', at most %d",
                        section, MAX_NAME);
+    if (strspn(p->addrs, ADDRS_CHARS) != strlen(p->addrs))
+        return hy_fail(HY_E_INVAL, "[%s] addrs: '%s' is no list host:port[,host:port]", section,
+                       p->addrs);
     p->can = can_of(p->role);
     if (*p->url == '\0')
         return HY_OK;
@@ -118,6 +123,7 @@ void hy_cluster_fini(hy_cluster *c)
         free(c->peers[i].name);
         free(c->peers[i].role);
         free(c->peers[i].url);
+        free(c->peers[i].addrs);
         free(c->peers[i].host);
     }
     free(c->peers);

@@ -17,9 +17,10 @@ enum {
 
 typedef struct hy_peer {
     char *name;
-    char *role; /* as written */
-    char *url;  /* "" when none was given */
-    char *host; /* of the URL; NULL without */
+    char *role;  /* as written */
+    char *url;   /* "" when none was given */
+    char *addrs; /* of its fabric, "host:port[,host:port]"; "" when none was given */
+    char *host;  /* of the URL; NULL without */
     int port;
     unsigned can;
 } hy_peer;

@@ -178,6 +178,10 @@ const hy_conf_key hy_conf__keys[] = {
     ENUM("peer.*", "role", "all", "all|prefill|decode|both",
          "What the router asks this node for: prefill, decode, both, or whole requests (all)."),
     STRING("peer.*", "url", "", "Where its HTTP is: http://HOST:PORT."),
+    STRING(
+        "peer.*", "addrs", "",
+        "Where its fabric is: host:port[,host:port], its [fabric] listen or [connector] advertise. "
+        "A router in push mode tells it to decode nodes; the peer's name must be its [node] name."),
 
     STRING("backend", "name", "cpu", "Compute backend. `halyard devices` lists those found."),
     ENUM("backend.cpu", "isa", "auto", "auto|scalar|avx2|avx512",

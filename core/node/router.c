@@ -48,7 +48,7 @@ static hy_status take_peers(const hy_cluster *cl, hy_route_peer *peers, size_t *
                            p->name);
         unsigned can = (p->can & HY_PEER_PREFILL ? HY_ROUTE_PREFILL : 0u) |
                        (p->can & HY_PEER_DECODE ? HY_ROUTE_DECODE : 0u);
-        peers[n++] = (hy_route_peer){p->name, p->host, p->port, can};
+        peers[n++] = (hy_route_peer){p->name, p->host, p->port, can, p->addrs};
     }
     *n_out = n;
     return HY_OK;

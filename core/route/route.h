@@ -27,6 +27,7 @@ typedef struct hy_route_peer {
     const char *host;
     int port;
     unsigned can;
+    const char *addrs; /* of its fabric, for push; NULL or "": not known */
 } hy_route_peer;
 
 typedef struct hy_route_opts {

@@ -29,7 +29,7 @@ typedef enum hy_worker_state { HY_WORKER_UNKNOWN, HY_WORKER_UP, HY_WORKER_DOWN }
 
 typedef struct hy_worker {
     hy_route *r;
-    char *name, *host;
+    char *name, *host, *addrs;
     int port;
     unsigned can;
     hy_worker_state state;

@@ -302,8 +302,9 @@ hy_status hy_route__workers_init(hy_route *r)
         *w = (hy_worker){.r = r, .port = p->port, .can = p->can};
         w->name = strdup(p->name);
         w->host = strdup(p->host);
+        w->addrs = strdup(p->addrs != NULL ? p->addrs : "");
         w->timer = event_new(r->base, -1, 0, on_timer, w);
-        if (w->name == NULL || w->host == NULL || w->timer == NULL)
+        if (w->name == NULL || w->host == NULL || w->addrs == NULL || w->timer == NULL)
             return hy_fail(HY_E_NOMEM, "out of memory for workers");
         hy_label l[] = {{"worker", w->name}};
         if (r->o.metrics == NULL)
@@ -340,6 +341,7 @@ void hy_route__workers_fini(hy_route *r)
             event_free(w->timer);
         free(w->name);
         free(w->host);
+        free(w->addrs);
     }
     free(r->workers);
     r->workers = NULL;
