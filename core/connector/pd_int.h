@@ -73,6 +73,7 @@ typedef struct pd_lease {
     int32_t n_prompt; /* that will have it */
     bool complete;    /* nothing more comes */
     bool held;        /* sched holds blocks until SENT */
+    bool unwanted;    /* push: released before it was finished */
     bool ended;       /* released, expired, cancelled: waits for its jobs to be fenced */
     uint64_t deadline, born;
     uint64_t timer;
@@ -210,6 +211,8 @@ struct hy_pd {
     size_t n_units, n_landing; /* the first n_landing are for what comes in */
     pd_peer *peers;
     uint64_t next_number;
+    uint64_t unwanted[256]; /* push: released before anything of them was computed; a ring */
+    uint32_t n_unwanted;
     pd_lease *lease[PD_BUCKETS];
     pd_load *load[PD_BUCKETS];
     pd_job *jobs;

@@ -196,8 +196,7 @@ void hy_pd__load_hold(hy_pd *p, uint64_t uid)
     if (l == NULL || l->state == PD_FENCING)
         return;
     if (link_fits(l)) {
-        if (!l->h.push)
-            send_lease(p, l, HY_PDP_HOLD);
+        send_lease(p, l, HY_PDP_HOLD);
     } else if (!l->peer->up) {
         (void)hy_pd__connect(p, l->peer);
     }
@@ -271,6 +270,12 @@ static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
 
 static bool add_chunk(hy_pd *p, pd_load *l, int32_t t0, int32_t n)
 {
+    hy_kv_piece rest; /* direct ones at the end of the chunk before count, too */
+    while (l->n_chunks > 0 && hy_kv_plan_next(&l->iter, &rest)) {
+        if (!rest.direct)
+            return false;
+        l->index++;
+    }
     pd_chunk *c = hy_realloc(l->chunk, (size_t)(l->n_chunks + 1) * sizeof(*c));
     if (c == NULL)
         return false;
@@ -374,7 +379,7 @@ void hy_pd__load_link(hy_pd *p, pd_peer *x)
     {
         if (l->peer != x)
             continue;
-        if (l->state == PD_HELD && link_fits(l) && !l->h.push)
+        if (l->state == PD_HELD && link_fits(l))
             send_lease(p, l, HY_PDP_HOLD);
         else if (l->state == PD_WAIT)
             go_on(p, l);
@@ -538,6 +543,8 @@ static hy_status accept(hy_pd *p, pd_load *l, const hy_pdp_msg *m)
     if (m->index != l->n_pieces || m->valid != l->now_n)
         return hy_fail(HY_E_PROTOCOL, "%u pieces of %u, %d tokens of %d came", l->n_pieces,
                        m->index, m->valid, l->now_n);
+    if (l->h.push && l->at + l->now_n >= l->n_ext && (m->flags & HY_PDP_FIRST) == 0)
+        return hy_fail(HY_E_PROTOCOL, "the owner ended without a first token");
     HY_TRY(p->o.dev->ops->acquire_remote(p->queue));
     if (!p->o.verify)
         return HY_OK;

@@ -124,6 +124,14 @@ static void lease_end(hy_pd *p, pd_lease *l, hy_status why, const char *text)
 
 static void bind_jobs(hy_pd *p, pd_lease *l);
 
+static bool is_unwanted(const hy_pd *p, uint64_t id)
+{
+    for (size_t i = 0; i < HY_COUNTOF(p->unwanted); i++)
+        if (p->unwanted[i] == id)
+            return true;
+    return false;
+}
+
 void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
 {
     const uint64_t now = hy_pd__now(p);
@@ -149,6 +157,7 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         l->uid = c->uid;
         l->born = now;
         l->n_prompt = c->n_prompt;
+        l->unwanted = is_unwanted(p, l->id);
         l->chain = p->lease[l->id % PD_BUCKETS];
         p->lease[l->id % PD_BUCKETS] = l;
         PD_COUNT(p, leases);
@@ -165,6 +174,11 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         l->first = c->h.first;
         l->deadline = hy_clock_after(now, p->o.lease_ns);
         hy_pd__timer(p, l->deadline, PD_T_LEASE, l->id, &l->timer);
+    }
+    if (last && l->unwanted) {
+        PD_COUNT(p, leases_released);
+        lease_end(p, l, HY_E_ABORTED, "the lease was released");
+        return;
     }
     bind_jobs(p, l);
 }
@@ -184,9 +198,13 @@ void hy_pd__lease_none(hy_pd *p, uint64_t id)
 void hy_pd__lease_release(hy_pd *p, uint64_t id, bool may_come)
 {
     pd_lease *l = hy_pd__lease_find(p, id);
-    (void)may_come;
     if (l == NULL || !l->held) {
-        PD_COUNT(p, late);
+        if (l != NULL)
+            l->unwanted = true;
+        else if (may_come)
+            p->unwanted[p->n_unwanted++ % HY_COUNTOF(p->unwanted)] = id;
+        else
+            PD_COUNT(p, late);
         return;
     }
     if (!l->ended)
@@ -446,7 +464,7 @@ static void pump(hy_pd *p, pd_job *j)
     }
     if (j->stopping || j->n_ops > 0 || j->lease == NULL)
         return;
-    if (all_written(j))
+    if (all_written(j) && j->lease->complete) /* push: the first token comes with the end */
         conclude(p, j);
     else if (j->lease->complete && available(j) < j->get.n)
         stop_job(p, j, HY_E_INVAL, "the owner has the KV of fewer tokens");

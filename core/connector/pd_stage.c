@@ -175,7 +175,8 @@ static hy_status on_msg(void *self, hy_msg *m)
             hy_pd__load_timer(p, m->arg);
         return HY_OK;
     case PD_RELEASE:
-        hy_pd__lease_release(p, m->arg, false);
+        hy_pd__lease_release(p, m->arg, m->data != NULL);
+        return HY_OK;
         break;
     case PD_T_LEASE:
         hy_pd__lease_timer(p, m->arg);
@@ -400,7 +401,8 @@ hy_status hy_pd_release(hy_pd *p, const char *text)
     HY_TRY(hy_handover_parse_release(text, &h));
     if (!h.push && h.epoch != p->epoch)
         return hy_fail(HY_E_NOTFOUND, "the lease is of another node or of an earlier start");
-    const hy_msg m = {.kind = PD_RELEASE, .arg = h.lease};
+    static char push; /* any address: only a mark */
+    const hy_msg m = {.kind = PD_RELEASE, .arg = h.lease, .data = h.push ? &push : NULL};
     const hy_status st = hy_stage_post(p->stage, &m);
     return st == HY_AGAIN ? hy_fail(HY_E_BUSY, "too many releases at once: the lease will expire")
                           : st;

@@ -255,7 +255,9 @@ static void submit(pdw_req *r, bool is_p)
     pdw *w = r->w;
     pdw_node *n = &w->node[is_p ? 0 : 1];
     char text[256];
-    r->stage = is_p ? PDW_P : PDW_D;
+    r->stage = is_p && !r->push ? PDW_P : PDW_D;
+    if (!n->alive && is_p && r->push)
+        return;
     if (!n->alive) {
         r->lost = true;
         const hy_msg m = {.kind = MSG_LEG, .arg = (uint64_t)(r - w->req)};
@@ -266,7 +268,7 @@ static void submit(pdw_req *r, bool is_p)
     hy_req *q = hy_req_create();
     leg *l = malloc(sizeof(*l));
     HY_ASSERT(q != NULL && l != NULL);
-    *l = (leg){r, r->gen, is_p};
+    *l = (leg){r, is_p && r->push ? UINT64_MAX : r->gen, is_p};
     q->prompt = malloc((size_t)r->n_prompt * sizeof(int32_t));
     memcpy(q->prompt, r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
     q->n_prompt = r->n_prompt;
@@ -292,6 +294,8 @@ static void submit(pdw_req *r, bool is_p)
         return;
     hy_req_destroy(q);
     free(l);
+    if (is_p && r->push)
+        return; /* decode waits in vain and computes it itself */
     r->finish = HY_FINISH_ERROR;
     r->error = st;
     const hy_msg m = {.kind = MSG_LEG, .arg = (uint64_t)(r - w->req)};
@@ -330,16 +334,27 @@ static hy_status router_msg(void *self, hy_msg *m)
     pdw_req *r = &w->req[m->arg];
     switch (m->kind) {
     case MSG_SUBMIT:
-        if (r->aborted)
+        if (r->aborted) {
             over(r);
-        else
+        } else if (r->push) {
+            char text[256];
+            snprintf(text, sizeof(text),
+                     "{\"do_remote_prefill\":true,\"transfer_id\":\"%s\",\"halyard\":{\"v\":1,"
+                     "\"node\":\"p0\",\"addrs\":\"p0:1\"}}",
+                     r->transfer);
+            r->handover = strdup(text);
+            submit(r, r->p_first);
+            submit(r, !r->p_first);
+        } else {
             submit(r, !r->local);
+        }
         break;
     case MSG_ABORT:
         if (r->stage == PDW_OVER)
             break;
         r->aborted = true;
-        if (r->stage == PDW_P && w->node[0].alive && r->p_start == w->node[0].starts)
+        if ((r->stage == PDW_P || r->push) && w->node[0].alive && r->p_id != 0 &&
+            r->p_start == w->node[0].starts)
             hy_engine_abort(w->node[0].e, r->p_id);
         if (r->stage == PDW_D && w->node[1].alive && r->d_start == w->node[1].starts)
             hy_engine_abort(w->node[1].e, r->d_id);

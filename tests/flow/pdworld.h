@@ -39,8 +39,8 @@ typedef struct pdw_req {
     int32_t *prompt, n_prompt, max_tokens, logprobs;
     bool ignore_eos, has_seed, local; /* local: D alone, no hand-over */
     uint64_t seed, at_ns, abort_ns;
-    bool push;
-    bool no_d; /* the router never asks D */
+    bool push, p_first; /* both at once; which is asked before the other */
+    bool no_d;          /* the router never asks D */
     /* what came of it */
     pdw_stage stage;
     uint64_t gen; /* of the leg: events of older ones are not ours */

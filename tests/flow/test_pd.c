@@ -137,6 +137,8 @@ typedef struct totals {
     uint64_t kills, moved, packed_worlds;
 } totals;
 
+static bool pushing; /* both nodes are asked at once */
+
 typedef enum faults {
     F_NONE,
     F_NET,     /* delays, drops, doubles, reordering */
@@ -211,7 +213,9 @@ static void random_requests(pdw *w)
         r->has_seed = !one_in(w, 8);
         if (one_in(w, 5))
             r->abort_ns = r->at_ns + (uint64_t)pdw_pick(w, 0, 60000) * HY_US;
-        r->no_d = one_in(w, 20);
+        r->no_d = !pushing && one_in(w, 20);
+        r->push = pushing;
+        r->p_first = one_in(w, 2);
     }
 }
 
@@ -336,6 +340,23 @@ static void all_at_once(void **state)
     run_seeds(60001, 500, F_ALL);
 }
 
+static void push_no_faults(void **state)
+{
+    (void)state;
+    pushing = true;
+    run_seeds(100001, 300, F_NONE);
+    pushing = false;
+}
+
+static void push_all_at_once(void **state)
+{
+    (void)state;
+    pushing = true;
+    for (int f = F_NET; f <= F_ALL; f++)
+        run_seeds(110001 + (uint64_t)f * 10000, 100, f);
+    pushing = false;
+}
+
 static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
 {
     (void)arg;
@@ -349,12 +370,13 @@ int main(void)
     if (getenv("HY_LOG") != NULL)
         hy_log_set_level(HY_LOG_DEBUG);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request),    cmocka_unit_test(cached_on_p_only),
-        cmocka_unit_test(cached_on_both), cmocka_unit_test(all_on_d),
-        cmocka_unit_test(no_faults),      cmocka_unit_test(bad_net),
-        cmocka_unit_test(deaths),         cmocka_unit_test(partitions),
-        cmocka_unit_test(corruption),     cmocka_unit_test(short_leases),
-        cmocka_unit_test(all_at_once),
+        cmocka_unit_test(one_request),      cmocka_unit_test(cached_on_p_only),
+        cmocka_unit_test(cached_on_both),   cmocka_unit_test(all_on_d),
+        cmocka_unit_test(no_faults),        cmocka_unit_test(bad_net),
+        cmocka_unit_test(deaths),           cmocka_unit_test(partitions),
+        cmocka_unit_test(corruption),       cmocka_unit_test(short_leases),
+        cmocka_unit_test(all_at_once),      cmocka_unit_test(push_no_faults),
+        cmocka_unit_test(push_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
