@@ -184,6 +184,10 @@ static void random_opts(pdw_opts *o, uint64_t seed, faults f)
     o->net.jitter_ns = hy_rng_below(&r, 500) * HY_US;
     o->net.bytes_per_s = hy_rng_below(&r, 2) == 0 ? 0 : 200000 + hy_rng_below(&r, 10000000);
     o->net.rto_ns = 5 * HY_MS;
+    if (hy_rng_below(&r, 3) == 0) { /* transfers take long: much happens meanwhile */
+        o->net.latency_ns = hy_rng_below(&r, 30) * HY_MS;
+        o->net.bytes_per_s = 5000 + hy_rng_below(&r, 50000);
+    }
     if (f == F_NET || f == F_ALL) {
         o->net.duplicate = 0.05;
         o->net.reorder = 0.1;
@@ -197,8 +201,9 @@ static void random_opts(pdw_opts *o, uint64_t seed, faults f)
     }
 }
 
-static void random_requests(pdw *w)
+static void random_requests(pdw *w, faults f)
 {
+    const int32_t span = f == F_KILL || f == F_PART || f == F_ALL ? 3000000 : 300000;
     int32_t text[300];
     const int32_t n_req = pdw_pick(w, 1, 24);
     for (int32_t k = 0; k < n_req; k++) {
@@ -207,12 +212,13 @@ static void random_requests(pdw *w)
         for (int32_t i = shared; i < n; i++)
             text[i] = pdw_pick(w, 8, 47);
         pdw_req *r =
-            pdw_add(w, text, n, pdw_pick(w, 1, 40), (uint64_t)pdw_pick(w, 0, 300000) * HY_US);
+            pdw_add(w, text, n, pdw_pick(w, 1, 40), (uint64_t)pdw_pick(w, 0, span) * HY_US);
         r->ignore_eos = one_in(w, 2);
         r->logprobs = one_in(w, 3) ? 1 : -1;
         r->has_seed = !one_in(w, 8);
         if (one_in(w, 5))
-            r->abort_ns = r->at_ns + (uint64_t)pdw_pick(w, 0, 60000) * HY_US;
+            r->abort_ns =
+                r->at_ns + (uint64_t)pdw_pick(w, 0, one_in(w, 2) ? 60000 : 400000) * HY_US;
         r->no_d = !pushing && one_in(w, 20);
         r->push = pushing;
         r->p_first = one_in(w, 2);
@@ -224,7 +230,7 @@ static void run_with_faults(pdw *w, faults f, totals *t)
 {
     const bool kills = f == F_KILL || f == F_ALL, parts = f == F_PART || f == F_ALL;
     for (int32_t n = kills || parts ? pdw_pick(w, 1, 5) : 0; n > 0; n--) {
-        PDW_CHECK(w, hy_runtime_run_for(w->rt, (uint64_t)pdw_pick(w, 0, 120000) * HY_US) == HY_OK);
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, (uint64_t)pdw_pick(w, 0, 800000) * HY_US) == HY_OK);
         if (parts && one_in(w, 2)) {
             hy_loop_partition(w->net, "p0", "d0");
             PDW_CHECK(w,
@@ -247,7 +253,7 @@ static void run_seed(uint64_t seed, faults f, totals *t)
     pdw_opts o;
     random_opts(&o, seed, f);
     pdw *w = pdw_make(&o);
-    random_requests(w);
+    random_requests(w, f);
     for (int32_t k = 0; k < w->n_req; k++)
         if (w->req[k].abort_ns > 0)
             pdw_abort_at(&w->req[k], w->req[k].abort_ns);
