@@ -18,7 +18,10 @@ static int32_t or_default(int32_t v, int32_t def)
 
 static hy_status open_all(const char *path, lm *l)
 {
-    hy_dev_opts d = {.backend = "cpu", .n_threads = l->o.threads, .isa = l->o.isa};
+    hy_dev_opts d = {.backend = l->o.backend != NULL ? l->o.backend : "cpu",
+                     .n_threads = l->o.threads,
+                     .isa = l->o.isa,
+                     .kv = l->o.dev_kv};
     hy_model_opts mo = {.act = l->o.act};
     HY_TRY(hy_dev_open(&d, &l->dev));
     HY_TRY(hy_model_load(path, l->dev, &mo, &l->model));

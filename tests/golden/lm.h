@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tests of model and exec share: open a model on a cpu device, run sequences with plain block
- * tables, read logits, compare log-softmax with golden lines.
+ * What tests of model and exec share: open a model on a device (cpu), run sequences with plain
+ * block tables, read logits, compare log-softmax with golden lines.
  *
  * Thread: one.  Owner: lm_close.
  */
@@ -16,8 +16,10 @@
 typedef struct lm_opts {
     hy_act_mode act;
     hy_dtype kv;
-    const char *isa; /* NULL: auto */
-    int threads;     /* 0: 1 */
+    const char *isa;           /* NULL: auto */
+    const char *backend;       /* NULL: cpu */
+    const char *const *dev_kv; /* the backend's own keys; NULL: none */
+    int threads;               /* 0: 1 */
     int32_t block_tokens, context, max_rows, max_seqs;
     int32_t max_logits; /* 0: max_rows */
 } lm_opts;

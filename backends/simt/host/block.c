@@ -70,11 +70,12 @@ static void describe(const simt_block *b, char *out, size_t size)
     }
 }
 
-static _Noreturn void stuck(simt_block *b, const char *what)
+static _Noreturn void stuck(simt_block *b)
 {
     char where[224] = "";
+    bool team = memchr(b->state, SIMT_AT_TEAM, (size_t)b->n) != NULL;
     describe(b, where, sizeof(where));
-    fail(b, "%s: %s", what, where);
+    fail(b, "not all lanes of a %s: %s", team ? "wave come along" : "block reach a barrier", where);
 }
 
 static void fiber_main(void);
@@ -106,7 +107,7 @@ static void wait_here(simt_block *b, simt_state state, const char *file, int lin
     b->at[me->tid] = (simt_site){file, line};
     int next = pick(b, me->tid);
     if (next < 0)
-        stuck(b, "no lane can go on");
+        stuck(b);
     if (b->state[next] == SIMT_FRESH) {
         uint64_t *low = (uint64_t *)(void *)simt_stack_low(&b->stacks, b->n_stacks);
         *low = CANARY;
@@ -133,7 +134,7 @@ static void fiber_main(void)
         leave(b);
     int next = pick(b, simt_me->tid);
     if (next < 0)
-        stuck(b, "no lane can go on");
+        stuck(b);
     void *nowhere;
     simt_me = &b->lane[next];
     simt_fiber_switch(&nowhere, simt_me->sp);
@@ -151,7 +152,7 @@ void simt_barrier(const char *file, int line)
     if (b->n_done > 0) {
         b->state[simt_me->tid] = SIMT_AT_BARRIER;
         b->at[simt_me->tid] = (simt_site){file, line};
-        stuck(b, "not all lanes reach a barrier");
+        stuck(b);
     }
     if (++b->n_barrier < b->n) {
         wait_here(b, SIMT_AT_BARRIER, file, line);
@@ -310,13 +311,12 @@ void simt_check_write(simt_shadow *s, uint32_t n, int64_t i, const char *what, c
     s->writer = me;
 }
 
-size_t simt_stack_left(void)
+char *simt_stack_end(void)
 {
     char here;
     const simt_block *b = simt_me->block;
-    size_t one = b->stacks.bytes + 4096;
-    size_t at = (size_t)(&here - b->stacks.base) % one;
-    return at - 4096;
+    size_t one = (size_t)(simt_stack_low(&b->stacks, 1) - simt_stack_low(&b->stacks, 0));
+    return simt_stack_low(&b->stacks, (int)((size_t)(&here - b->stacks.base) / one));
 }
 
 /* ---- the whole ---- */

@@ -42,7 +42,7 @@ void simt_exec_destroy(simt_exec *e);
 /* Done when it returns. HY_E_DEVICE with what was found, where and in which block. */
 hy_status simt_exec_run(simt_exec *e, const simt_launch *l);
 
-/* For kernels of tests: bytes left on this lane's stack. */
-size_t simt_stack_left(void);
+/* For kernels of tests: the lowest byte of this lane's stack. */
+char *simt_stack_end(void);
 
 #endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ops of the simt backend give the same bits at wave 32 and 64, on any number of threads, whether
+ * rows come few (vectors) or many (tiles), and whether attention is split over segments; and close
+ * values to the cpu backend's. That they are right is the conformance suite's business.
+ *
+ * Thread: main.  Owner: each test.
+ */
+#include "core/base/alloc.h"
+#include "core/base/rng.h"
+#include "hal/backend.h"
+#include "hal/quant.h"
+#include "tests/unit/cm.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const w32[] = {"wave=32", "check=true", "split=off", NULL};
+static const char *const w64[] = {"wave=64", "split=on", NULL};
+
+typedef struct side {
+    hy_dev *d;
+    hy_queue *q;
+} side;
+
+static side open_side(const char *backend, const char *const *kv, int threads)
+{
+    hy_dev_opts o = {.backend = backend, .n_threads = threads, .kv = kv};
+    side s = {NULL, NULL};
+    assert_int_equal(hy_dev_open(&o, &s.d), HY_OK);
+    assert_int_equal(s.d->ops->queue_create(s.d, &s.q), HY_OK);
+    return s;
+}
+
+static void close_side(side *s)
+{
+    s->d->ops->queue_destroy(s->q);
+    hy_dev_close(s->d);
+}
+
+static void fill(hy_rng *r, float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(hy_rng_f64(r) * 4.0 - 2.0);
+}
+
+/* Random blocks whose f16 scales are small and finite. */
+static void fill_weight(hy_rng *r, hy_dtype t, uint8_t *p, size_t bytes)
+{
+    static const int at[][3] = {{HY_Q2_K, 80, 82}, {HY_Q3_K, 108, -1}, {HY_Q6_K, 208, -1},
+                                {HY_Q4_1, 0, 2},   {HY_Q5_1, 0, 2},    {HY_Q4_K, 0, 2},
+                                {HY_Q5_K, 0, 2}};
+    const size_t block = hy_dtype_get(t)->bytes;
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)hy_rng_u64(r);
+    if (hy_quant_get(t) == NULL) {
+        for (size_t i = 0; i < bytes; i += block) {
+            float f = (float)(hy_rng_f64(r) * 2.0 - 1.0);
+            uint16_t h = t == HY_F16 ? hy_f32_to_f16(f) : hy_f32_to_bf16(f);
+            memcpy(p + i, block == 4 ? (void *)&f : (void *)&h, block);
+        }
+        return;
+    }
+    int d = 0, m = -1;
+    for (size_t i = 0; i < HY_COUNTOF(at); i++) {
+        if (at[i][0] == (int)t) {
+            d = at[i][1];
+            m = at[i][2];
+        }
+    }
+    for (size_t i = 0; i < bytes; i += block) {
+        uint16_t h = hy_f32_to_f16((float)(hy_rng_f64(r) * 0.02 + 0.001));
+        memcpy(p + i + d, &h, sizeof(h));
+        if (m >= 0)
+            memcpy(p + i + m, &h, sizeof(h));
+    }
+}
+
+enum { ROWS = 41, OUT = 70, K = 1536 };
+
+static void matmul(side *s, hy_dtype t, hy_act_mode act, const uint8_t *w, int64_t k, float *x,
+                   int64_t m, float *y)
+{
+    hy_weight_src src = {.type = t, .n = OUT, .k = k, .data = w};
+    hy_weight *p = NULL;
+    assert_int_equal(s->d->math->prepare_weight(s->d, &src, &p), HY_OK);
+    hy_matmul a = {.w = p, .x = x, .ldx = k, .y = y, .ldy = OUT, .m = m, .act = act};
+    assert_int_equal(s->d->math->matmul(s->q, &a), HY_OK);
+    s->d->math->weight_free(s->d, p);
+}
+
+static void test_matmul(void **state)
+{
+    (void)state;
+    static const hy_dtype types[] = {HY_F32,  HY_F16,  HY_BF16, HY_Q8_0,  HY_Q4_0,
+                                     HY_Q4_1, HY_Q5_0, HY_Q5_1, HY_Q2_K,  HY_Q3_K,
+                                     HY_Q4_K, HY_Q5_K, HY_Q6_K, HY_IQ4_NL};
+    static float x[ROWS * K], y[3][ROWS * OUT], few[ROWS * OUT];
+    static uint8_t w[OUT * K * 4];
+    side a = open_side("simt", w32, 1), b = open_side("simt", w64, 2),
+         c = open_side("cpu", NULL, 1);
+    hy_rng r;
+    hy_rng_init(&r, 7);
+    for (size_t i = 0; i < HY_COUNTOF(types); i++) {
+        for (int act = HY_ACT_INT8; act <= HY_ACT_F32; act++) {
+            const int64_t k = hy_quant_get((int)types[i]) != NULL ? K : K - 5;
+            const size_t row = hy_dtype_row_bytes((int)types[i], k);
+            fill(&r, x, ROWS * k);
+            fill_weight(&r, types[i], w, row * OUT);
+            matmul(&a, types[i], (hy_act_mode)act, w, k, x, ROWS, y[0]);
+            matmul(&b, types[i], (hy_act_mode)act, w, k, x, ROWS, y[1]);
+            matmul(&c, types[i], (hy_act_mode)act, w, k, x, ROWS, y[2]);
+            assert_memory_equal(y[0], y[1], sizeof(y[0]));
+            for (int from = 0, n = 1; from < ROWS; from += n, n = n % 9 + 1) {
+                n = n < ROWS - from ? n : ROWS - from; /* 9 rows: a tile */
+                matmul(&b, types[i], (hy_act_mode)act, w, k, x + from * k, n, few);
+                assert_memory_equal(few, y[0] + from * OUT, (size_t)(n * OUT) * sizeof(float));
+            }
+            double big = 0.0, off = 0.0;
+            for (int j = 0; j < ROWS * OUT; j++) {
+                big = fmax(big, fabs((double)y[2][j]));
+                off = fmax(off, fabs((double)y[2][j] - (double)y[0][j]));
+            }
+            assert_true(big > 0.0 && off < big * 2e-5);
+        }
+    }
+    close_side(&a);
+    close_side(&b);
+    close_side(&c);
+}
+
+/* Heads 6 on 2, decode and prefill rows over several segments, with and without a window. */
+static void attend(side *s, int32_t window, const float *k, const float *v, const float *q,
+                   float *out)
+{
+    enum { HEADS = 6, KV = 2, DIM = 48, BT = 16, LEN = 700, FRESH = 11 };
+    hy_kv_pool pool = {.layout = {.value_type = HY_F16,
+                                  .type = HY_F16,
+                                  .n_layers = 1,
+                                  .n_heads = KV,
+                                  .block_tokens = BT,
+                                  .k = {.width = DIM},
+                                  .v = {.width = DIM}}};
+    int32_t pos[LEN], table[LEN / BT + 1], seq_row[3] = {0, LEN, LEN};
+    assert_int_equal(s->d->math->kv_layout(s->d, &pool.layout), HY_OK);
+    pool.n_blocks = LEN / BT + 1;
+    size_t bytes = (size_t)pool.layout.bytes_per_block * (size_t)pool.n_blocks;
+    assert_int_equal(s->d->ops->alloc(s->d, bytes, &pool.base), HY_OK);
+    for (int32_t i = 0; i < LEN; i++)
+        pos[i] = i;
+    for (int32_t i = 0; i < pool.n_blocks; i++)
+        table[i] = pool.n_blocks - 1 - i;
+    hy_rows rows = {.n = LEN, .n_seqs = 1, .pos = pos, .seq_row = seq_row};
+    hy_kv_write w = {.pool = &pool,
+                     .rows = &rows,
+                     .bt = {table, pool.n_blocks},
+                     .k = k,
+                     .v = v,
+                     .ldk = KV * DIM,
+                     .ldv = KV * DIM};
+    assert_int_equal(s->d->math->kv_write(s->q, &w), HY_OK);
+    hy_attn a = {.pool = &pool,
+                 .rows = &rows,
+                 .bt = w.bt,
+                 .q = q,
+                 .ldq = HEADS * DIM,
+                 .heads = HEADS,
+                 .out = out,
+                 .ldo = HEADS * DIM,
+                 .scale = 0.3f,
+                 .softcap = window != 0 ? 20.0f : 0.0f,
+                 .window = window};
+    rows.n = FRESH;
+    rows.pos = pos + LEN - FRESH;
+    seq_row[1] = FRESH;
+    assert_int_equal(s->d->math->attention(s->q, &a), HY_OK);
+    rows.n = 1; /* one row of them alone, behind the others */
+    seq_row[1] = 1;
+    rows.pos = pos + LEN - 4;
+    a.q = q + (FRESH - 4) * HEADS * DIM;
+    a.out = out + FRESH * HEADS * DIM;
+    assert_int_equal(s->d->math->attention(s->q, &a), HY_OK);
+    assert_memory_equal(a.out, out + (FRESH - 4) * HEADS * DIM, HEADS * DIM * sizeof(float));
+    s->d->ops->free(s->d, pool.base, bytes);
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    enum { N = 700 * 2 * 48, Q = 12 * 6 * 48 };
+    static float k[N], v[N], q[Q], y[3][Q];
+    side a = open_side("simt", w32, 1), b = open_side("simt", w64, 2),
+         c = open_side("cpu", NULL, 1);
+    hy_rng r;
+    hy_rng_init(&r, 8);
+    fill(&r, k, N);
+    fill(&r, v, N);
+    fill(&r, q, Q);
+    for (int32_t window = 0; window <= 300; window += 300) {
+        attend(&a, window, k, v, q, y[0]);
+        attend(&b, window, k, v, q, y[1]);
+        attend(&c, window, k, v, q, y[2]);
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+        for (int i = 0; i < Q; i++)
+            assert_true(fabs((double)y[0][i] - (double)y[2][i]) < 2e-5);
+    }
+    close_side(&a);
+    close_side(&b);
+    close_side(&c);
+}
+
+static void test_norms(void **state)
+{
+    (void)state;
+    enum { M = 5, D = 1000 };
+    static float x[M * D], w[D], y[4][M * D], lse[4][M];
+    int32_t ids[2][M * 7];
+    side s[2] = {open_side("simt", w32, 1), open_side("simt", w64, 2)};
+    hy_rng r;
+    hy_rng_init(&r, 9);
+    fill(&r, x, M * D);
+    fill(&r, w, D);
+    for (int i = 0; i < 2; i++) {
+        hy_norm n = {
+            .x = x, .ldx = D, .y = y[i], .ldy = D, .m = M, .dim = D, .w = w, .b = w, .eps = 1e-5f};
+        assert_int_equal(s[i].d->math->rms_norm(s[i].q, &n), HY_OK);
+        n.y = y[2 + i];
+        assert_int_equal(s[i].d->math->layer_norm(s[i].q, &n), HY_OK);
+        hy_topk t = {.logits = x, .ld = D, .m = M, .n = D, .k = 7, .ids = ids[i], .lse = lse[i]};
+        assert_int_equal(s[i].d->math->topk(s[i].q, &t), HY_OK);
+        close_side(&s[i]);
+    }
+    assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    assert_memory_equal(y[2], y[3], sizeof(y[0]));
+    assert_memory_equal(lse[0], lse[1], sizeof(lse[0]));
+    assert_memory_equal(ids[0], ids[1], sizeof(ids[0]));
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"wave=48", NULL};
+    hy_dev_opts o = {.backend = "simt", .n_threads = 1, .kv = bad};
+    hy_dev *d = NULL;
+    hy_dev_props p;
+    assert_int_equal(hy_dev_open(&o, &d), HY_E_INVAL);
+    assert_non_null(strstr(hy_fail_text(), "[backend.simt] wave = 48"));
+    o.kv = NULL;
+    o.isa = "wave64";
+    assert_int_equal(hy_dev_open(&o, &d), HY_OK);
+    assert_int_equal(d->ops->props(d, &p), HY_OK);
+    assert_string_equal(p.isa, "wave64");
+    assert_true(p.exact);
+    hy_dev_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_norms), cmocka_unit_test(test_options)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
