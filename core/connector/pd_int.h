@@ -149,7 +149,7 @@ typedef struct pd_load {
     size_t stage_off, stage_bytes;
     uint32_t slot_bytes, n_slots, n_pieces;
     pd_chunk *chunk; /* [n_chunks] of the job under way */
-    int32_t n_chunks;
+    int32_t n_chunks, n_begun;
     hy_kv_iter iter;
     uint64_t digest, bytes, index;
     hy_status status;

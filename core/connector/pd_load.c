@@ -268,22 +268,32 @@ static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
     return false;
 }
 
-static bool add_chunk(hy_pd *p, pd_load *l, int32_t t0, int32_t n)
+static bool add_chunk(pd_load *l, int32_t t0, int32_t n)
 {
-    hy_kv_piece rest; /* direct ones at the end of the chunk before count, too */
-    while (l->n_chunks > 0 && hy_kv_plan_next(&l->iter, &rest)) {
-        if (!rest.direct)
-            return false;
-        l->index++;
-    }
     pd_chunk *c = hy_realloc(l->chunk, (size_t)(l->n_chunks + 1) * sizeof(*c));
     if (c == NULL)
         return false;
-    (void)p;
     l->chunk = c;
     c[l->n_chunks++] = (pd_chunk){t0, n};
-    const hy_kv_want w = {.t0 = t0, .n = n, .next = l->next, .tail_free = true};
-    l->iter = hy_kv_plan_begin(l->peer->take, &w);
+    return true;
+}
+
+static hy_kv_want want_of(const pd_load *l, int32_t i)
+{
+    return (hy_kv_want){
+        .t0 = l->chunk[i].t0, .n = l->chunk[i].n, .next = l->next, .tail_free = true};
+}
+
+/* The next piece in the owner's order: chunk after chunk, as it told them. */
+static bool next_piece(pd_load *l, hy_kv_piece *out)
+{
+    while (l->n_begun == 0 || !hy_kv_plan_next(&l->iter, out)) {
+        if (l->n_begun == l->n_chunks)
+            return false;
+        const hy_kv_want w = want_of(l, l->n_begun++);
+        l->iter = hy_kv_plan_begin(l->peer->take, &w);
+    }
+    l->index++;
     return true;
 }
 
@@ -329,10 +339,10 @@ static void order(hy_pd *p, pd_load *l)
         give_up(p, l, HY_E_INVAL, hy_fail_text());
         return;
     }
-    l->n_chunks = 0;
+    l->n_chunks = l->n_begun = 0;
     if (!take_landing(p, l, &w))
         return; /* WAIT, until staging is given back */
-    if (!l->h.push && !add_chunk(p, l, w.t0, w.n)) {
+    if (!l->h.push && !add_chunk(l, w.t0, w.n)) {
         give_up(p, l, HY_E_NOMEM, "no memory for the load");
         return;
     }
@@ -470,7 +480,7 @@ void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     const int32_t from = l->n_chunks > 0
                              ? l->chunk[l->n_chunks - 1].t0 + l->chunk[l->n_chunks - 1].n
                              : l->local + l->at;
-    if (m->t0 != from || m->n > l->local + l->at + l->now_n - from || !add_chunk(p, l, m->t0, m->n))
+    if (m->t0 != from || m->n > l->local + l->at + l->now_n - from || !add_chunk(l, m->t0, m->n))
         give_up(p, l, HY_E_PROTOCOL, "a chunk out of order");
 }
 
@@ -483,9 +493,8 @@ static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
 {
     hy_kv_piece c;
     do {
-        if (!hy_kv_plan_next(&l->iter, &c))
+        if (!next_piece(l, &c))
             return hy_fail(HY_E_PROTOCOL, "a piece that is not in the plan");
-        l->index++;
     } while (c.direct);
     char *at = (char *)p->staging + l->stage_off + (size_t)(index % l->n_slots) * l->slot_bytes;
     if (p->o.verify)
@@ -522,8 +531,7 @@ static hy_status digest_direct(hy_pd *p, pd_load *l, uint64_t *sum)
     const hy_kv_plan *plan = l->peer->take;
     uint64_t index = 0;
     for (int32_t i = 0; i < l->n_chunks; i++) {
-        const hy_kv_want w = {
-            .t0 = l->chunk[i].t0, .n = l->chunk[i].n, .next = l->next, .tail_free = true};
+        const hy_kv_want w = want_of(l, i);
         hy_kv_iter it = hy_kv_plan_begin(plan, &w);
         hy_kv_piece c;
         while (hy_kv_plan_next(&it, &c)) {

@@ -283,6 +283,9 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
     if (o->n_groups < 1 || o->n_groups > HY_KV_MAX_GROUPS || o->dev == NULL)
         return hy_fail(HY_E_INVAL, "connector: %d KV groups, 1 to %d are possible", o->n_groups,
                        HY_KV_MAX_GROUPS);
+    if (strpbrk(o->fab.node, "\"\\") != NULL ||
+        (o->advertise != NULL && strpbrk(o->advertise, "\"\\ \t") != NULL))
+        return hy_fail(HY_E_INVAL, "[node] name and [connector] advertise: no quotes or blanks");
     if (o->lease_ns < 10 * HY_MS || o->timeout_ns < 10 * HY_MS || o->staging_bytes < 4u * PD_UNIT)
         return hy_fail(HY_E_INVAL, "[connector] lease and timeout must be at least 10 ms, staging "
                                    "256 KiB");

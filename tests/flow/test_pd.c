@@ -274,6 +274,8 @@ static void run_seed(uint64_t seed, faults f, totals *t)
     t->corrupt += s.corrupt;
     if (f != F_CORRUPT && f != F_ALL)
         PDW_CHECK(w, s.corrupt == 0);
+    if (f == F_NONE)
+        PDW_CHECK(w, s.failed == 0 && s.missed == 0 && pd_computed(w) == 0.0);
     t->cancelled += s.aborted;
     t->moved += s.tokens_in;
     pdw_end(w);
