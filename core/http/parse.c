@@ -159,9 +159,9 @@ hy_status hy_api__int(hy_api_error *e, const char *param, const json_t *v, int64
 
 static hy_status out_of_range(hy_api_error *e, const field *f, double x)
 {
-    if (f->hi >= I32_MAX && f->lo > -I32_MAX)
-        return hy_api_bad(e, f->name, "%s must be at least %.9g, got %.9g.", f->name, f->lo, x);
-    return hy_api_bad(e, f->name, "%s must be in %c%.9g, %.9g], got %.9g.", f->name,
+    if (f->hi >= I32_MAX && x < f->lo)
+        return hy_api_bad(e, f->name, "%s must be at least %.15g, got %.15g.", f->name, f->lo, x);
+    return hy_api_bad(e, f->name, "%s must be in %c%.15g, %.15g], got %.15g.", f->name,
                       f->lo_open ? '(' : '[', f->lo, f->hi, x);
 }
 

@@ -34,6 +34,16 @@ static void refused(hy_api api, const char *body, const char *param)
     assert_true(e.text[0] != '\0');
 }
 
+static void range_text(const char *field, const char *v, const char *text)
+{
+    char body[128];
+    hy_api_req r;
+    hy_api_error e;
+    snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"%s\":%s}", field, v);
+    assert_int_equal(parse(HY_API_COMPLETIONS, body, &r, &e), HY_E_INVAL);
+    assert_string_equal(e.text, text);
+}
+
 static hy_api_req accepted(hy_api api, const char *body)
 {
     hy_api_req r;
@@ -257,6 +267,11 @@ static void test_ranges(void **state)
         refused(HY_API_COMPLETIONS, body, bad[i][0]);
     }
     refused(HY_API_COMPLETIONS, "{\"prompt\":\"a\",\"n\":2,\"temperature\":0}", "n");
+    range_text("top_k", "-2", "top_k must be at least -1, got -2.");
+    range_text("top_k", "1099511627776", "top_k must be in [-1, 2147483647], got 1099511627776.");
+    range_text("priority", "2147483648",
+               "priority must be in [-2147483647, 2147483647], got 2147483648.");
+    range_text("temperature", "2.1", "temperature must be in [0, 2], got 2.1.");
     refused(HY_API_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":true,\"prompt_logprobs\":1}",
             "prompt_logprobs");
     refused(HY_API_COMPLETIONS,

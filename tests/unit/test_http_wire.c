@@ -295,6 +295,7 @@ static void test_bodies(void **state)
     answer a = kit_post(&K, "/v1/completions", hy_buf_str(&b));
     assert_int_equal(a.status, 413);
     assert_non_null(strstr(a.body, "\"error\""));
+    assert_non_null(strstr(a.body, "([http] max_body)")); /* the key's name */
     answer_free(&a);
     /* far above */
     while (b.len < 5000000)

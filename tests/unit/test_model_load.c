@@ -135,6 +135,29 @@ static void test_truncated_folder(void **state)
     refused("/nonexistent/model.gguf", HY_E_IO, "/nonexistent/model.gguf");
 }
 
+/* Every type number in place of a norm's: refused, or decoded as the other type; never worse. */
+static void vector_types(hy_buf *b, const char *path)
+{
+    static const char name[] = "blk.1.attn_norm.weight";
+    uint8_t *p = memmem(b->data, b->len, name, sizeof(name) - 1);
+    assert_non_null(p);
+    uint8_t *type = p + sizeof(name) - 1 + 4 + 8; /* after the number of dimensions and the one */
+    assert_int_equal(*type, HY_F32);
+    for (int t = 1; t < 256; t++) {
+        *type = (uint8_t)t;
+        put("x.gguf", b->data, b->len);
+        lm l;
+        if (lm_open(path, &f32, &l) >= 0)
+            lm_close(&l);
+        else /* the file is named once */
+            assert_ptr_equal(strstr(hy_fail_text(), path), hy_fail_text() + strlen("model "));
+    }
+    *type = HY_I8;
+    put("x.gguf", b->data, b->len);
+    refused(path, HY_E_UNSUPPORTED, "blk.1.attn_norm.weight is a vector of type i8");
+    *type = HY_F32;
+}
+
 static void test_truncated_gguf(void **state)
 {
     (void)state;
@@ -157,6 +180,8 @@ static void test_truncated_gguf(void **state)
     swap(&b, "blk.1.ffn_up.weight", "blk.1.ffn_xx.weight");
     put("x.gguf", b.data, b.len);
     refused(path, HY_E_FORMAT, "blk.1.ffn_up.weight is missing");
+    swap(&b, "blk.1.ffn_xx.weight", "blk.1.ffn_up.weight");
+    vector_types(&b, path);
     hy_buf_fini(&b);
 }
 

@@ -121,7 +121,8 @@ static hy_req *make_request(const session *s, const hy_tok_ids *prompt, inbox *i
         hy_req_destroy(r);
         return NULL;
     }
-    memcpy(r->prompt, prompt->ids, sizeof(int32_t) * prompt->n);
+    if (prompt->n > 0) /* an empty prompt is the engine's to refuse */
+        memcpy(r->prompt, prompt->ids, sizeof(int32_t) * prompt->n);
     r->n_prompt = (int32_t)prompt->n;
     r->max_tokens = s->max_tokens;
     r->sampling = s->sampling;
@@ -159,7 +160,8 @@ static hy_status answer_ids(session *s, const hy_tok_ids *prompt, hy_buf *answer
         while (seen < in.n)
             hy_detok_push(&d, in.ids[seen++], answer);
         pthread_mutex_unlock(&in.lock);
-        fwrite(answer->data + printed, 1, answer->len - printed, stdout);
+        if (answer->len > printed)
+            fwrite(answer->data + printed, 1, answer->len - printed, stdout);
         printed = answer->len;
         fflush(stdout);
     }
