@@ -37,7 +37,7 @@ class Cluster(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.router, cls.p, cls.d, fp, fd = free_ports(5)
-        small = "engine.threads=1, kv.blocks=256, engine.context=512, fabric.listen=127.0.0.1:0"
+        small = "engine.threads=1, kv.blocks=256, engine.context=512"
         cls.up = Up(f"""
 [node.router]
 file = {CONF}/router.ini
