@@ -59,6 +59,7 @@ static void test_refused(void **state)
         {"[peer.a]\nurl = http://x:+1\n", "HOST"},
         {"[peer.a]\nurl = http://x:1/v1\n", "HOST"},
         {"[peer.a]\nurl = http://u@x:1\n", "HOST"},
+        {"[peer.a]\naddrs = 127.0.0.1:1 \"x\n", "addrs"},
         {"[peer.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa]\nurl = http://x:1\n", "name"},
         {"[peer.a]\nurl = http://x:1\n[peer.b]\nurl = http://x:1/\n", "[peer.a]"},
     };
