@@ -5,6 +5,7 @@
  * Thread: one.  Owner: each test.
  */
 #include "core/base/file.h"
+#include "fabric/keys.h"
 #include "tests/unit/cm.h"
 #include "tools/up/plan.h"
 
@@ -20,7 +21,14 @@ static hy_status no_model(const hy_conf *node)
     return HY_OK;
 }
 
-static const hy_up_env env = {hy_conf_create, no_model};
+static hy_conf *make_conf(void)
+{
+    hy_conf *c = hy_conf_create();
+    assert_int_equal(hy_conf_add_table(c, hy_fab_keys, hy_fab_n_keys), HY_OK);
+    return c;
+}
+
+static const hy_up_env env = {make_conf, no_model};
 
 static hy_status plan_of(const char *path, const char *text, hy_up_plan *out)
 {

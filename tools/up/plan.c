@@ -32,7 +32,8 @@ const hy_conf_key hy_up_keys[] = {
     {"node.*", "restart_backoff", HY_CONF_DURATION, "500ms", "10ms", "10m", NULL,
      "Pause before a restart; doubled each time in a row, up to 30 s."},
     {"node.*", "max_restarts", HY_CONF_INT, "10", "0", "1000000", NULL,
-     "Restarts in a row (less than a minute up in between) until the node is given up. 0: no limit."},
+     "Restarts in a row (less than a minute up in between) until the node is given up. 0: no "
+     "limit."},
 };
 const size_t hy_up_n_keys = HY_COUNTOF(hy_up_keys);
 
