@@ -410,6 +410,19 @@ static hy_status apply_configs(hy_tok *t, const char *folder, configs *c)
     return template_of(t, c->chat);
 }
 
+static hy_status no_tokenizer(const char *folder)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/config.json", folder);
+    if (!hy_file_exists(path))
+        return hy_fail(HY_E_NOTFOUND,
+                       "%s: no config.json and no tokenizer.json: not a model folder in Hugging "
+                       "Face form; name the folder that holds them, or a GGUF file",
+                       folder);
+    return hy_fail(HY_E_NOTFOUND, "%s: no tokenizer.json, which a Hugging Face folder needs",
+                   folder);
+}
+
 hy_status hy_tok_from_folder(const char *folder, hy_tok **out)
 {
     char path[4096];
@@ -418,6 +431,8 @@ hy_status hy_tok_from_folder(const char *folder, hy_tok **out)
     configs c = {0};
     if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", folder) >= sizeof(path))
         return hy_fail(HY_E_LIMIT, "%s: the path is too long", folder);
+    if (!hy_file_exists(path))
+        return no_tokenizer(folder);
     hy_buf_init(&b);
     hy_status st = hy_file_read(path, FILE_MAX, &b);
     if (st == HY_OK) {

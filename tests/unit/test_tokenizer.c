@@ -387,6 +387,10 @@ static void test_folder(void **state)
     size_t n = 0;
     assert_non_null(mkdtemp(dir));
     assert_int_equal(hy_tok_from_folder(dir, &t), HY_E_NOTFOUND);
+    assert_non_null(strstr(hy_fail_text(), "not a model folder"));
+    put(dir, "config.json", "{}");
+    assert_int_equal(hy_tok_from_folder(dir, &t), HY_E_NOTFOUND);
+    assert_non_null(strstr(hy_fail_text(), "no tokenizer.json"));
     put(dir, "tokenizer.json", tiny_json);
     assert_int_equal(hy_tok_load(dir, &t), HY_OK); /* alone is enough */
     CHECK(t, "abc</s>", HY_TOK_PARSE_SPECIAL, 2, 3, 5);
