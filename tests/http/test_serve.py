@@ -446,7 +446,7 @@ class StartAndStop(unittest.TestCase):
         for args, word in ((("-o", "kv.memory=60T"), "memory"), (("-o", "kv.block_tokens=24"), "block_tokens"),
                            (("-o", "kv.memory=1k"), "memory"), (("-o", "engine.context=9999999"), "context"),
                            (("-o", "engine.contxt=5"), "context"), (("-o", "nonsense"), "nonsense"),
-                           (("-o", "node.role=prefill"), "prefill"), (("-o", "node.role=chef"), "chef"),
+                           (("-o", "node.role=encode"), "encode"), (("-o", "node.role=chef"), "chef"),
                            (("-o", "backend.name=abacus"), "abacus"), (("-o", "backend.cpu.isa=neon"), "isa"),
                            (("-o", "model.chat_template=/nowhere"), "/nowhere"), (("--bogus",), "bogus"),
                            (("-o", "http.api_key_file=/nowhere"), "/nowhere"), (("--threads", "x"), "threads")):

@@ -21,8 +21,8 @@ static const hy_conf_key extra[] = {
     {"t", "s", HY_CONF_STRING, "", NULL, NULL, NULL, "A text."},
     {"t", "path", HY_CONF_PATH, "", NULL, NULL, NULL, "A path."},
     {"t", "list", HY_CONF_LIST, "a, b", NULL, NULL, NULL, "A list."},
-    {"peer.*", "address", HY_CONF_STRING, "", NULL, NULL, NULL, "Where the peer listens."},
-    {"peer.*", "secret", HY_CONF_STRING, "", NULL, NULL, NULL, "Shared."},
+    {"mate.*", "address", HY_CONF_STRING, "", NULL, NULL, NULL, "Where the mate listens."},
+    {"mate.*", "secret", HY_CONF_STRING, "", NULL, NULL, NULL, "Shared."},
     {"backend.cpu", "isa", HY_CONF_ENUM, "auto", NULL, NULL, "auto|neon", "From a backend."},
     {"backend.cpu", "pin", HY_CONF_BOOL, "true", NULL, NULL, NULL, "From a backend."},
 };
@@ -158,13 +158,13 @@ static void errors_name_the_place(void **state)
     refused("[http]\nqwertyuiop = 1\n", "x.ini:2: [http] qwertyuiop: unknown key; `halyard "
                                         "config` lists the sections and keys");
     refused("# a\n[engin]\n", "x.ini:2: unknown section [engin]; did you mean [engine]?");
-    refused("[pear.n1]\naddress = x\n",
-            "x.ini:1: unknown section [pear.n1]; did you mean [peer.n1]?");
-    refused("[peer.*]\n", "x.ini:1: unknown section [peer.*]; did you mean [peer.NAME]?");
-    refused("[peer]\n", "x.ini:1: unknown section [peer]; did you mean [peer.NAME]?");
+    refused("[mite.n1]\naddress = x\n",
+            "x.ini:1: unknown section [mite.n1]; did you mean [mate.n1]?");
+    refused("[mate.*]\n", "x.ini:1: unknown section [mate.*]; did you mean [mate.NAME]?");
+    refused("[mate]\n", "x.ini:1: unknown section [mate]; did you mean [mate.NAME]?");
     refused("[backend.cpuu]\n",
             "x.ini:1: unknown section [backend.cpuu]; did you mean [backend.cpu]?");
-    refused("[peer.a b]\n", "x.ini:1: unknown section [peer.a b]; did you mean [peer.NAME]?");
+    refused("[mate.a b]\n", "x.ini:1: unknown section [mate.a b]; did you mean [mate.NAME]?");
     refused("[zzzzzz]\n", "x.ini:1: unknown section [zzzzzz]; `halyard config` lists the "
                           "sections and keys");
     refused("[node]\nrole = decoed\n",
@@ -304,21 +304,21 @@ static void overrides(void **state)
 static void patterns(void **state)
 {
     (void)state;
-    assert_int_equal(load("[peer.p0]\naddress = a\n[peer.d-1]\n[peer.x.y]\naddress = z\n"), HY_OK);
-    assert_int_equal(hy_conf_set(c, "peer.x.y.secret=hush"), HY_OK);
-    assert_string_equal(hy_conf_section_at(c, "peer.*", 0), "peer.p0");
-    assert_string_equal(hy_conf_section_at(c, "peer.*", 1), "peer.d-1");
-    assert_string_equal(hy_conf_section_at(c, "peer.*", 2), "peer.x.y");
-    assert_null(hy_conf_section_at(c, "peer.*", 3));
-    assert_string_equal(hy_conf_str(c, "peer.p0", "address"), "a");
-    assert_string_equal(hy_conf_str(c, "peer.d-1", "address"), "");
-    assert_string_equal(hy_conf_str(c, "peer.x.y", "secret"), "hush");
-    assert_true(load("[peer.]\n") < 0);
-    assert_true(load("[peer]\n") < 0);
-    assert_true(load("[peer.a b]\n") < 0);
+    assert_int_equal(load("[mate.p0]\naddress = a\n[mate.d-1]\n[mate.x.y]\naddress = z\n"), HY_OK);
+    assert_int_equal(hy_conf_set(c, "mate.x.y.secret=hush"), HY_OK);
+    assert_string_equal(hy_conf_section_at(c, "mate.*", 0), "mate.p0");
+    assert_string_equal(hy_conf_section_at(c, "mate.*", 1), "mate.d-1");
+    assert_string_equal(hy_conf_section_at(c, "mate.*", 2), "mate.x.y");
+    assert_null(hy_conf_section_at(c, "mate.*", 3));
+    assert_string_equal(hy_conf_str(c, "mate.p0", "address"), "a");
+    assert_string_equal(hy_conf_str(c, "mate.d-1", "address"), "");
+    assert_string_equal(hy_conf_str(c, "mate.x.y", "secret"), "hush");
+    assert_true(load("[mate.]\n") < 0);
+    assert_true(load("[mate]\n") < 0);
+    assert_true(load("[mate.a b]\n") < 0);
     assert_true(load("[backend.cpu.x]\n") < 0);
-    refused("[peer.p0]\nadress = a\n",
-            "x.ini:2: [peer.p0] adress: unknown key; did you mean 'address'?");
+    refused("[mate.p0]\nadress = a\n",
+            "x.ini:2: [mate.p0] adress: unknown key; did you mean 'address'?");
 }
 
 static void a_backends_table_replaces(void **state)
@@ -345,7 +345,7 @@ static void manual_has_all_and_loads(void **state)
                                    "# (int, 0 to 1024; default 0)\n"
                                    ";threads = 0\n"));
     assert_non_null(strstr(b.data, "# (enum: exact, fast; default exact)\n;numerics = exact\n"));
-    assert_non_null(strstr(b.data, "[peer.NAME]\n# Where the peer listens.\n"
+    assert_non_null(strstr(b.data, "[mate.NAME]\n# Where the mate listens.\n"
                                    "# (string; default: empty)\n;address =\n"));
     const hy_conf_key *k;
     for (size_t i = 0; (k = hy_conf_key_at(c, i)) != NULL; i++) {
@@ -369,13 +369,13 @@ static void dump_masks_secrets(void **state)
     (void)state;
     hy_buf b;
     hy_buf_init(&b);
-    assert_int_equal(load("[http]\napi_key = verysecret\nport = 81\n[peer.q]\nsecret = s3\n"),
+    assert_int_equal(load("[http]\napi_key = verysecret\nport = 81\n[mate.q]\nsecret = s3\n"),
                      HY_OK);
     hy_conf_dump(c, &b);
     assert_null(strstr(b.data, "verysecret"));
     assert_non_null(strstr(b.data, "api_key = ******** ; x.ini:2\n"));
     assert_non_null(strstr(b.data, "\nport = 81 ; x.ini:3\n"));
-    assert_non_null(strstr(b.data, "\n[peer.q]\naddress = ; default\nsecret = ******** ; x.ini:5"));
+    assert_non_null(strstr(b.data, "\n[mate.q]\naddress = ; default\nsecret = ******** ; x.ini:5"));
     hy_conf *again = hy_conf_create();
     hy_conf_add_table(again, extra, HY_COUNTOF(extra));
     assert_int_equal(hy_conf_load_text(again, "dump", b.data, b.len), HY_OK);
@@ -390,7 +390,7 @@ static void damaged_files(void **state)
 {
     (void)state;
     static const char good[] = "[node]\nrole = all ; x\n[http]\nport = 80\nhost: ::1\n# c\n"
-                               "[t]\nlist = a,b\nsize = 3M\ntime = 5 s\nf = 0.5\n[peer.a]\n"
+                               "[t]\nlist = a,b\nsize = 3M\ntime = 5 s\nf = 0.5\n[mate.a]\n"
                                "address = 1\n";
     static const char bytes[] = "[]=:;# \t\r\n\0.\xff\xc3"
                                 "0aM";
