@@ -244,7 +244,7 @@ static bool check_post(hy_server *s, struct evhttp_request *req, hy_api_error *e
         e->retry_after_s = 5;
     } else if (len > s->h->o.max_body_bytes) {
         hy_api_error_set(e, 413, "RequestTooLargeError", NULL,
-                         "The body has %zu bytes, at most %zu may be ([http] max_body_bytes).", len,
+                         "The body has %zu bytes, at most %zu may be ([http] max_body).", len,
                          s->h->o.max_body_bytes);
     } else if (!is_json(req)) {
         hy_api_bad(e, NULL, "Unsupported Media Type: Only 'application/json' is allowed.");

@@ -7,6 +7,7 @@
 #include "core/model/build.h"
 
 #include "core/model/rope.h"
+#include "hal/quant.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -179,6 +180,10 @@ static hy_status put_vector(hy_build *b, const hy_tensor *t, int64_t n, float pl
     if (t->type < 0)
         return hy_fail(HY_E_UNSUPPORTED, "tensor %s has type %s, which is not supported", t->name,
                        t->type_name);
+    if (t->type != HY_F32 && t->type != HY_F16 && t->type != HY_BF16 &&
+        hy_quant_get(t->type) == NULL)
+        return hy_fail(HY_E_UNSUPPORTED, "tensor %s is a vector of type %s, which is not supported",
+                       t->name, hy_dtype_name(t->type));
     if (t->elements != n || t->rows != 1 || hy_dtype_row_bytes(t->type, n) == 0)
         return hy_fail(HY_E_FORMAT,
                        "tensor %s has %" PRId64 " by %" PRId64 " elements; a vector of %" PRId64

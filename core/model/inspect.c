@@ -110,7 +110,7 @@ hy_status hy_model_inspect(const char *path, bool tensors, hy_buf *out)
     hy_source s;
     hy_status st = hy_source_open(path, &s);
     if (st < 0)
-        return hy_fail_in(st, "model %s: ", path);
+        return hy_source_fail(st, path);
     put_summary(out, &s);
     if (s.gguf != NULL)
         put_metadata(out, s.gguf);

@@ -320,7 +320,7 @@ hy_status hy_model_load(const char *path, hy_dev *dev, const hy_model_opts *opts
     }
     if (st < 0) {
         hy_model_destroy(m);
-        return hy_fail_in(st, "model %s: ", path);
+        return hy_source_fail(st, path);
     }
     release_source(m);
     *out = m;

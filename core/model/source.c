@@ -232,6 +232,13 @@ void hy_source_close(hy_source *s)
     memset(s, 0, sizeof(*s));
 }
 
+hy_status hy_source_fail(hy_status st, const char *path)
+{
+    if (strncmp(hy_fail_text(), path, strlen(path)) == 0)
+        return hy_fail_in(st, "model ");
+    return hy_fail_in(st, "model %s: ", path);
+}
+
 void hy_source_drop(const hy_source *s, const hy_tensor *t)
 {
     if (t->gguf != NULL) {

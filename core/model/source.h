@@ -73,6 +73,8 @@ typedef struct hy_source {
 /* path: file or folder. On failure *s is empty and needs no close. */
 hy_status hy_source_open(const char *path, hy_source *s);
 void hy_source_close(hy_source *s);
+/* Put "model PATH: " before the recorded text, unless it names the file already; returns st. */
+hy_status hy_source_fail(hy_status st, const char *path);
 /* NULL when absent. */
 hy_tensor *hy_source_find(const hy_source *s, const char *name);
 /* The tensor's name in this source; layer is ignored by roles outside layers. False: the format
