@@ -30,6 +30,7 @@ enum {                 /* messages to the connector stage */
        PD_T_RETRY,
 };
 
+enum { PD_RETRIES = 2 };
 enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 4, PD_JOBS_MAX = 4096 };
 
 typedef struct pd_tab { /* copied block tables */
@@ -141,8 +142,9 @@ typedef struct pd_load {
     pd_peer *peer;
     pd_tab tab;
     int32_t local, n_ext, next;
-    bool loading; /* a RECEIVED is owed */
-    bool lost;    /* the owner said the lease is no more */
+    bool loading;    /* a RECEIVED is owed */
+    int32_t retries; /* after lost links */
+    bool lost;       /* the owner said the lease is no more */
     uint64_t job;
     int32_t at;    /* tokens of [local, local + n_ext) that came */
     int32_t now_n; /* of the job under way */
@@ -285,9 +287,10 @@ void hy_pd__load_start(hy_pd *p, pd_cmd *c);
 void hy_pd__load_end(hy_pd *p, uint64_t uid);
 void hy_pd__load_timer(hy_pd *p, uint64_t uid);
 void hy_pd__load_hold(hy_pd *p, uint64_t uid);
-void hy_pd__load_link(hy_pd *p, pd_peer *x);                  /* hello came: go on */
-void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why); /* the link is no more: fenced */
-void hy_pd__loads_staging(hy_pd *p);                          /* staging became free */
+void hy_pd__load_link(hy_pd *p, pd_peer *x); /* hello came: go on */
+/* The link is no more: fenced. again: its owner may still be there. */
+void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why, bool again);
+void hy_pd__loads_staging(hy_pd *p); /* staging became free */
 void hy_pd__on_held(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);

@@ -412,14 +412,25 @@ void hy_pd__loads_staging(hy_pd *p)
     }
 }
 
-/* The fabric has fenced what was in flight. */
-void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why)
+/* The fabric has fenced what was in flight: what is still wanted may be ordered again. */
+static bool order_again(hy_pd *p, pd_load *l)
+{
+    if ((l->state != PD_WAIT && l->state != PD_JOB) || l->status < 0 || l->retries >= PD_RETRIES)
+        return false;
+    l->retries++;
+    give_staging(p, l);
+    l->state = PD_WAIT;
+    go_on(p, l);
+    return true;
+}
+
+void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why, bool again)
 {
     char text[120];
     snprintf(text, sizeof(text), "%s", why);
     EACH_LOAD(p, l, next)
     {
-        if (l->peer != x || l->state == PD_HELD)
+        if (l->peer != x || l->state == PD_HELD || (again && order_again(p, l)))
             continue;
         set_why(l, HY_E_PEER, text);
         finish(p, l);

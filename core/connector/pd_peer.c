@@ -206,16 +206,16 @@ static void on_refuse(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 
 /* ---- from the fabric ---- */
 
-static void down(hy_pd *p, pd_peer *x, const char *why)
+static void down(hy_pd *p, pd_peer *x, const char *why, bool again)
 {
     if (!x->up)
         return;
     x->up = x->hello = false;
     hy_info("connector", "%s is down: %s", x->node, why);
     hy_pd__serve_down(p, x);
-    hy_pd__load_down(p, x, why);
     plans_free(x);
     x->refused[0] = '\0';
+    hy_pd__load_down(p, x, why, again);
 }
 
 static void on_up(hy_pd *p, const hy_fab_event *ev)
@@ -227,7 +227,7 @@ static void on_up(hy_pd *p, const hy_fab_event *ev)
     }
     if (x->up && x->fab == ev->peer)
         return;
-    down(p, x, "a new epoch has begun");
+    down(p, x, "a new epoch has begun", false);
     x->fab = ev->peer;
     x->epoch = ev->epoch;
     x->up = true;
@@ -244,7 +244,7 @@ static void on_connect(hy_pd *p, const hy_fab_event *ev)
         return;
     x->connecting = false;
     if (ev->status < 0 && !x->up)
-        hy_pd__load_down(p, x, ev->text);
+        hy_pd__load_down(p, x, ev->text, false);
 }
 
 static void on_msg(hy_pd *p, const hy_fab_event *ev)
@@ -315,7 +315,8 @@ void hy_pd__on_fab(hy_pd *p, hy_fab_event *ev)
     case HY_FAB_EV_DOWN: {
         pd_peer *x = hy_pd__peer_of(p, ev->peer);
         if (x != NULL)
-            down(p, x, ev->text[0] != '\0' ? ev->text : hy_status_name(ev->status));
+            down(p, x, ev->text[0] != '\0' ? ev->text : hy_status_name(ev->status),
+                 ev->status != HY_E_TIMEOUT);
         break;
     }
     case HY_FAB_EV_DONE:

@@ -6,6 +6,7 @@
  */
 #include "tests/flow/pdworld.h"
 
+#include "core/base/buf.h"
 #include "core/base/log.h"
 
 #include <stdlib.h>
@@ -121,6 +122,7 @@ void pdw_start_node(pdw *w, int i)
     po.dev = w->dev;
     po.n_groups = w->o.n_groups;
     po.windows = n->windows;
+    po.model[0] = w->o.model[i];
     po.lease_ns = w->o.lease_ns;
     po.timeout_ns = w->o.timeout_ns;
     po.grace_ns = 300 * HY_MS;
@@ -242,12 +244,39 @@ static void leg_event(void *arg, const hy_req_event *ev)
             free(r->handover);
             r->handover = strdup(ev->handover);
         }
+        if (!l->is_p && ev->handover != NULL) {
+            free(r->d_handover);
+            r->d_handover = strdup(ev->handover);
+        }
         const hy_msg m = {.kind = MSG_LEG, .arg = (uint64_t)(r - r->w->req)};
         r->gen++;
         (void)hy_stage_post(r->w->router, &m);
     }
     if (ev->last)
         free(l);
+}
+
+/* What D answered, and: keep this one's KV, too. */
+static char *both_flags(const char *params)
+{
+    static const char off[] = "\"do_remote_decode\":false";
+    const char *at = strstr(params, off);
+    hy_buf b;
+    HY_ASSERT(at != NULL);
+    hy_buf_init(&b);
+    hy_buf_add(&b, params, (size_t)(at - params));
+    hy_buf_puts(&b, "\"do_remote_decode\":true");
+    hy_buf_puts(&b, at + strlen(off));
+    return hy_buf_take(&b);
+}
+
+static char *with_keep(const char *params)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_buf_puts(&b, "{\"keep\":true,");
+    hy_buf_puts(&b, params + 1);
+    return hy_buf_take(&b);
 }
 
 static void submit(pdw_req *r, bool is_p)
@@ -283,9 +312,9 @@ static void submit(pdw_req *r, bool is_p)
         snprintf(text, sizeof(text), "{\"do_remote_decode\":true%s%s%s}",
                  r->push ? ",\"transfer_id\":\"" : "", r->push ? r->transfer : "",
                  r->push ? "\"" : "");
-        q->handover = strdup(text);
+        q->handover = r->p_params != NULL ? both_flags(r->p_params) : strdup(text);
     } else if (r->handover != NULL) {
-        q->handover = strdup(r->handover);
+        q->handover = r->keep ? with_keep(r->handover) : strdup(r->handover);
     }
     *(is_p ? &r->p_id : &r->d_id) = q->id;
     *(is_p ? &r->p_start : &r->d_start) = n->starts;
@@ -377,6 +406,7 @@ pdw *pdw_make(const pdw_opts *o)
     w->o = *o;
     hy_rng_init(&w->rng, o->seed);
     w->rt = hy_runtime_create(HY_RUNTIME_VIRTUAL, o->seed);
+    w->t0 = hy_clock_now_ns(hy_runtime_clock(w->rt));
     w->net = hy_loop_net_create(hy_runtime_clock(w->rt), o->seed);
     hy_loop_set(w->net, &o->net);
     const hy_dev_opts dopts = {.backend = "cpu", .n_threads = 1};
@@ -407,14 +437,14 @@ pdw_req *pdw_add(pdw *w, const int32_t *prompt, int32_t n, int32_t max_tokens, u
     snprintf(r->transfer, sizeof(r->transfer), "%016llx",
              (unsigned long long)fake_mix(w->o.seed, (uint64_t)w->n_req) | 1);
     const hy_msg m = {.kind = MSG_SUBMIT, .arg = (uint64_t)(r - w->req)};
-    HY_ASSERT(hy_stage_timer(w->router, at_ns, &m, NULL) == HY_OK);
+    HY_ASSERT(hy_stage_timer(w->router, w->t0 + at_ns, &m, NULL) == HY_OK);
     return r;
 }
 
 void pdw_abort_at(pdw_req *r, uint64_t at_ns)
 {
     const hy_msg m = {.kind = MSG_ABORT, .arg = (uint64_t)(r - r->w->req)};
-    HY_ASSERT(hy_stage_timer(r->w->router, at_ns, &m, NULL) == HY_OK);
+    HY_ASSERT(hy_stage_timer(r->w->router, r->w->t0 + at_ns, &m, NULL) == HY_OK);
 }
 
 bool pdw_settled(pdw *w)
@@ -528,6 +558,7 @@ void pdw_end(pdw *w)
     for (int32_t i = 0; i < w->n_req; i++) {
         free(w->req[i].prompt);
         free(w->req[i].handover);
+        free(w->req[i].d_handover);
     }
     free(w);
 }

@@ -39,13 +39,15 @@ typedef struct pdw_req {
     int32_t *prompt, n_prompt, max_tokens, logprobs;
     bool ignore_eos, has_seed, local; /* local: D alone, no hand-over */
     uint64_t seed, at_ns, abort_ns;
-    bool push, p_first; /* both at once; which is asked before the other */
-    bool no_d;          /* the router never asks D */
+    bool push, p_first;   /* both at once; which is asked before the other */
+    bool no_d;            /* the router never asks D */
+    bool keep;            /* D keeps its KV for the next turn */
+    const char *p_params; /* P is to load this first (the next turn) */
     /* what came of it */
     pdw_stage stage;
     uint64_t gen; /* of the leg: events of older ones are not ours */
     uint64_t p_id, d_id, p_start, d_start;
-    char *handover;
+    char *handover, *d_handover;
     int32_t tok[PDW_TOKENS], n_tok;
     int32_t p_tok;
     bool d_tried, aborted, failed, done, lost;
@@ -63,6 +65,7 @@ typedef struct pdw_opts {
     int32_t blocks[PDW_NODES][3];
     int32_t context, max_batch, max_seqs;
     bool verify, fail, timed;
+    uint8_t model[PDW_NODES]; /* unlike ones must not link */
     uint64_t lease_ns, timeout_ns;
     size_t staging, min_run;
     hy_loop_model net;
@@ -71,6 +74,7 @@ typedef struct pdw_opts {
 typedef struct pdw {
     pdw_opts o;
     hy_rng rng;
+    uint64_t t0; /* of the clock: other times count from here */
     hy_runtime *rt;
     hy_loop_net *net;
     hy_dev *dev;

@@ -130,6 +130,199 @@ static void all_on_d(void **state)
     move_10000(false, true, LONG, LONG, 0);
 }
 
+/* The next turn: prefill gets from decode the KV of what was generated, and nothing else. */
+static void next_turn(void **state)
+{
+    (void)state;
+    int32_t text[400];
+    pdw_opts o;
+    pdw_opts_init(&o, 3);
+    pdw *w = pdw_make(&o);
+    pdw_text(text, 100, 1);
+    pdw_req *one = pdw_add(w, text, 100, 40, 0);
+    one->keep = true;
+    while (one->stage != PDW_OVER)
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, HY_MS) == HY_OK);
+    assert_int_equal(one->n_tok, 40);
+    assert_non_null(one->d_handover);
+    memcpy(text + 100, one->tok, 40 * sizeof(int32_t));
+    pdw_text(text + 140, 30, 9);
+    const uint64_t p0 = computed(w, 0);
+    pdw_req *two = pdw_add(w, text, 170, 10, 0);
+    two->p_params = one->d_handover;
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_int_equal(two->n_tok, 10);
+    assert_int_equal(stats(w, 0).received, 1);
+    assert_int_equal(stats(w, 0).tokens_in, 139 - 96); /* it had six blocks of the first prompt */
+    assert_int_equal(computed(w, 0) - p0, 170 - 139);
+    assert_int_equal(stats(w, 1).leases_released, 1);
+    assert_true(pd_computed(w) == 0.0);
+    pdw_end(w);
+}
+
+/* ---- one fault each ---- */
+
+static pdw *small_world(uint64_t seed, bool fail)
+{
+    pdw_opts o;
+    pdw_opts_init(&o, seed);
+    o.fail = fail;
+    return pdw_make(&o);
+}
+
+static pdw_req *wait_for_p(pdw *w, int32_t n, int32_t which)
+{
+    int32_t text[300];
+    pdw_text(text, n, which);
+    pdw_req *r = pdw_add(w, text, n, 10, 0);
+    while (r->handover == NULL)
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, 100 * HY_US) == HY_OK);
+    return r;
+}
+
+static void nobody_comes(void **state)
+{
+    (void)state;
+    pdw *w = small_world(1, false);
+    int32_t text[50];
+    pdw_text(text, 50, 1);
+    pdw_add(w, text, 50, 4, 0)->no_d = true;
+    pdw_text(text, 50, 2);
+    pdw_add(w, text, 50, 4, HY_SEC)->no_d = true; /* two leases, each with its own time */
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, 1500 * HY_MS) == HY_OK);
+    assert_int_equal(stats(w, 0).leases_open, 2);
+    assert_int_equal(engine(w, 0).blocks_total - engine(w, 0).blocks_free, 8);
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, 700 * HY_MS) == HY_OK);
+    assert_int_equal(stats(w, 0).leases_open, 1);
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, HY_SEC) == HY_OK);
+    assert_int_equal(stats(w, 0).leases_open, 0);
+    assert_int_equal(stats(w, 0).leases_expired, 2);
+    assert_int_equal(engine(w, 0).blocks_free, engine(w, 0).blocks_total);
+    pdw_run(w, HY_SEC);
+    pdw_end(w);
+}
+
+/* The client leaves between the two nodes: the router gives the KV back at once. */
+static void released_by_the_router(void **state)
+{
+    (void)state;
+    pdw *w = small_world(2, false);
+    pdw_req *r = wait_for_p(w, 60, 1);
+    const hy_status st = hy_pd_release(w->node[0].pd, r->handover);
+    assert_int_equal(st, HY_OK);
+    pdw_run(w, 60 * HY_SEC); /* decode comes too late: it computes the prompt itself */
+    pdw_verify(w, false);
+    assert_int_equal(stats(w, 0).leases_released, 1);
+    assert_int_equal(hy_pd_release(w->node[0].pd, r->handover), HY_OK); /* a no-op */
+    assert_true(hy_pd_release(w->node[1].pd, r->handover) == HY_E_NOTFOUND);
+    assert_true(hy_pd_release(w->node[0].pd, "{}") == HY_E_INVAL);
+    pdw_run(w, HY_SEC);
+    pdw_end(w);
+}
+
+static void swap_text(pdw_req *r, const char *with)
+{
+    free(r->handover);
+    r->handover = strdup(with);
+}
+
+/* References that must not be used: of another prompt, another engine, another start, nonsense. */
+static void bad_references(void **state)
+{
+    (void)state;
+    for (int fail = 0; fail < 2; fail++)
+        for (int kind = 0; kind < 4; kind++) {
+            pdw *w = small_world(10 + (uint64_t)kind, fail != 0);
+            pdw_req *other = wait_for_p(w, 64, 5);
+            char *stolen = strdup(other->handover);
+            int32_t text[64];
+            pdw_text(text, 64, 6);
+            pdw_req *r = pdw_add(w, text, 64, 10, 50 * HY_MS);
+            r->local = true; /* straight to decode */
+            swap_text(r, kind == 0   ? stolen
+                         : kind == 1 ? "{\"do_remote_prefill\":true,\"remote_block_ids\":[[1,2]]}"
+                         : kind == 2 ? "{\"do_remote_prefill\":true,\"halyard\":{\"v\":9}}"
+                                     : "{\"do_remote_prefill\":true,\"halyard\":7}");
+            pdw_run(w, 60 * HY_SEC);
+            pdw_verify(w, fail != 0);
+            assert_int_equal(stats(w, 1).missed, 1);
+            assert_int_equal(r->done, !fail);
+            assert_int_equal(r->n_tok, fail ? 0 : 10);
+            free(stolen);
+            pdw_end(w);
+        }
+}
+
+static void owner_was_started_anew(void **state)
+{
+    (void)state;
+    pdw *w = small_world(20, false);
+    pdw_req *r = wait_for_p(w, 64, 1);
+    pdw_kill(w, 0, false);
+    pdw_start_node(w, 0);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_int_equal(r->n_tok, 10);
+    assert_int_equal(stats(w, 1).received, 0);
+    assert_int_equal(stats(w, 1).missed + stats(w, 1).failed, 1);
+    /* and the next request finds the new one */
+    pdw_req *next = wait_for_p(w, 64, 2);
+    pdw_run(w, 60 * HY_SEC);
+    assert_int_equal(next->n_tok, 10);
+    assert_int_equal(stats(w, 1).received, 1);
+    pdw_end(w);
+}
+
+static void unlike_models(void **state)
+{
+    (void)state;
+    for (int fail = 0; fail < 2; fail++) {
+        pdw_opts o;
+        pdw_opts_init(&o, 21);
+        o.model[1] = 1;
+        o.fail = fail != 0;
+        pdw *w = pdw_make(&o);
+        int32_t text[64];
+        pdw_text(text, 64, 1);
+        pdw_req *r = pdw_add(w, text, 64, 10, 0);
+        pdw_run(w, 60 * HY_SEC);
+        pdw_verify(w, true);
+        assert_int_equal(r->done, !fail);
+        assert_int_equal(r->error, fail ? HY_E_UNSUPPORTED : HY_OK);
+        assert_int_equal(stats(w, 1).tokens_in, 0);
+        assert_true(stats(w, 1).refused_links + stats(w, 0).refused_links >= 1);
+        pdw_end(w);
+    }
+}
+
+/* Too few blocks to park: it waits in the queue, no transfer begins, the lease is renewed. */
+static void decode_is_full(void **state)
+{
+    (void)state;
+    pdw_opts o;
+    pdw_opts_init(&o, 22);
+    o.blocks[1][0] = 12;
+    o.lease_ns = 100 * HY_MS;
+    pdw *w = pdw_make(&o);
+    int32_t text[300];
+    pdw_text(text, 100, 1);
+    pdw_req *big = pdw_add(w, text, 100, 80, 0);
+    big->local = true;
+    pdw_text(text, 120, 2);
+    pdw_req *r = pdw_add(w, text, 120, 10, 1 * HY_MS);
+    while (r->stage != PDW_D)
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, HY_MS) == HY_OK);
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, 5 * HY_MS) == HY_OK);
+    assert_int_equal(stats(w, 1).loads, 0);
+    assert_int_equal(engine(w, 1).waiting, 1);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_int_equal(stats(w, 1).received, 1);
+    assert_int_equal(stats(w, 0).leases_expired, 0);
+    pdw_end(w);
+}
+
 /* ---- everything that can go wrong ---- */
 
 typedef struct totals {
@@ -378,12 +571,25 @@ int main(void)
     if (getenv("HY_LOG") != NULL)
         hy_log_set_level(HY_LOG_DEBUG);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request),      cmocka_unit_test(cached_on_p_only),
-        cmocka_unit_test(cached_on_both),   cmocka_unit_test(all_on_d),
-        cmocka_unit_test(no_faults),        cmocka_unit_test(bad_net),
-        cmocka_unit_test(deaths),           cmocka_unit_test(partitions),
-        cmocka_unit_test(corruption),       cmocka_unit_test(short_leases),
-        cmocka_unit_test(all_at_once),      cmocka_unit_test(push_no_faults),
+        cmocka_unit_test(one_request),
+        cmocka_unit_test(cached_on_p_only),
+        cmocka_unit_test(cached_on_both),
+        cmocka_unit_test(all_on_d),
+        cmocka_unit_test(next_turn),
+        cmocka_unit_test(nobody_comes),
+        cmocka_unit_test(released_by_the_router),
+        cmocka_unit_test(bad_references),
+        cmocka_unit_test(owner_was_started_anew),
+        cmocka_unit_test(unlike_models),
+        cmocka_unit_test(decode_is_full),
+        cmocka_unit_test(no_faults),
+        cmocka_unit_test(bad_net),
+        cmocka_unit_test(deaths),
+        cmocka_unit_test(partitions),
+        cmocka_unit_test(corruption),
+        cmocka_unit_test(short_leases),
+        cmocka_unit_test(all_at_once),
+        cmocka_unit_test(push_no_faults),
         cmocka_unit_test(push_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
