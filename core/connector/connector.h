@@ -136,6 +136,9 @@ typedef struct hy_conn_sched_ops {
     bool (*busy)(void *self);
     /* After arrived(), any time: may change with the events seen by progressed(). */
     void (*info)(void *self, uint64_t uid, hy_conn_info *out);
+    /* The next n tokens of a sequence with a hand-over are computed in the step that build_meta is
+     * asked for next. */
+    void (*computing)(void *self, const hy_conn_req *r, const hy_conn_blocks *b, int32_t n);
     /* The first `computed` tokens of a sequence with a hand-over now have their KV. */
     void (*computed)(void *self, const hy_conn_req *r, const hy_conn_blocks *b);
 } hy_conn_sched_ops;

@@ -68,6 +68,11 @@ static void computed(void *self, const hy_conn_req *r, const hy_conn_blocks *b)
     (void)self, (void)r, (void)b;
 }
 
+static void computing(void *self, const hy_conn_req *r, const hy_conn_blocks *b, int32_t n)
+{
+    (void)self, (void)r, (void)b, (void)n;
+}
+
 const hy_conn_sched_ops hy_conn__null_sched = {
     .size = sizeof(hy_conn_sched_ops),
     .arrived = arrived,
@@ -79,6 +84,7 @@ const hy_conn_sched_ops hy_conn__null_sched = {
     .expired = expired,
     .busy = busy,
     .info = info,
+    .computing = computing,
     .computed = computed,
 };
 

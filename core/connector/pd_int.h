@@ -20,6 +20,8 @@ enum {                 /* messages to the connector stage */
        PD_END,     /* the sequence wants no load any more */
        PD_LEASE,   /* keep these blocks for a peer */
        PD_GROW,    /* push: more of a prompt is computed */
+       PD_STEP,    /* push: the next n tokens of it are in the step that begins */
+       PD_LAYER,   /* arg: group << 32 | layer that the step has written */
        PD_NOLEASE, /* push: the sequence ended without one */
        PD_EXPIRED, /* arg: uid, data NULL: HY_HOLD_SEND, else HY_HOLD_RECEIVE */
        PD_RELEASE, /* arg: lease */
@@ -44,7 +46,8 @@ typedef struct pd_cmd { /* from the scheduler half */
     hy_handover h;
     pd_tab tab;
     int32_t local, n_ext, next; /* LOAD */
-    int32_t tokens, n_prompt;   /* LEASE, GROW: with KV */
+    int32_t tokens, n_prompt;   /* LEASE, GROW, STEP: with KV */
+    int32_t n_step;             /* STEP: tokens in it */
     uint8_t prompt[32];
     bool last; /* LEASE: no more comes */
 } pd_cmd;
@@ -74,8 +77,10 @@ typedef struct pd_lease {
     int32_t n_prompt; /* that will have it */
     bool complete;    /* nothing more comes */
     bool held;        /* sched holds blocks until SENT */
-    bool unwanted;    /* push: released before it was finished */
-    bool ended;       /* released, expired, cancelled: waits for its jobs to be fenced */
+    int32_t step_to;  /* push: tokens with KV when the step under way is done; 0: none is */
+    int32_t layers[HY_KV_MAX_GROUPS]; /* of that step, written so far */
+    bool unwanted;                    /* push: released before it was finished */
+    bool ended; /* released, expired, cancelled: waits for its jobs to be fenced */
     uint64_t deadline, born;
     uint64_t timer;
     uint8_t prompt[32];
@@ -101,7 +106,9 @@ typedef struct pd_job {
     hy_pdp_msg get; /* the order */
     int32_t *dst[HY_KV_MAX_GROUPS];
     int32_t n_dst;
-    int32_t upto; /* tokens ordered so far from t0 on (push: as computed) */
+    int32_t upto;  /* tokens ordered so far from t0 on (push: as computed) */
+    int32_t ahead; /* push: tokens behind those that go layer by layer */
+    int32_t ahead_layers[HY_KV_MAX_GROUPS]; /* of them, ordered */
     hy_kv_iter iter;
     bool iterating;
     bool has_piece;
@@ -132,7 +139,7 @@ typedef enum pd_load_state {
 } pd_load_state;
 
 typedef struct pd_chunk {
-    int32_t t0, n;
+    int32_t t0, n, group, groups, layer0, layers;
 } pd_chunk;
 
 typedef struct pd_load {
@@ -152,6 +159,7 @@ typedef struct pd_load {
     uint32_t slot_bytes, n_slots, n_pieces;
     pd_chunk *chunk; /* [n_chunks] of the job under way */
     int32_t n_chunks, n_begun;
+    int64_t cover[HY_KV_MAX_GROUPS]; /* push: tokens times layers that were told */
     hy_kv_iter iter;
     uint64_t digest, bytes, index;
     hy_status status;
@@ -221,7 +229,9 @@ struct hy_pd {
     pd_out *out, **out_tail;
     pd_evout *evout, **evout_tail;
     bool retry_set, staging_freed;
-    hy_rng rng; /* of the scheduler half: lease ids */
+    bool by_layer;           /* layers can be read as soon as they are written */
+    _Atomic int32_t pushing; /* prompts in the step under way that are pushed */
+    hy_rng rng;              /* of the scheduler half: lease ids */
     /* scheduler half */
     pd_seq *seq[PD_BUCKETS];
     hy_buf handover;
@@ -267,6 +277,8 @@ void hy_pd__peers_free(hy_pd *p);
 /* pd_serve.c: the owner's side */
 pd_lease *hy_pd__lease_find(hy_pd *p, uint64_t id);
 void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last);
+void hy_pd__lease_step(hy_pd *p, pd_cmd *c);
+void hy_pd__lease_layer(hy_pd *p, int32_t group, int32_t layer);
 void hy_pd__lease_none(hy_pd *p, uint64_t id);
 void hy_pd__lease_release(hy_pd *p, uint64_t id, bool may_come);
 void hy_pd__lease_timer(hy_pd *p, uint64_t id);

@@ -268,20 +268,27 @@ static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
     return false;
 }
 
-static bool add_chunk(pd_load *l, int32_t t0, int32_t n)
+static bool add_chunk(pd_load *l, const pd_chunk *add)
 {
     pd_chunk *c = hy_realloc(l->chunk, (size_t)(l->n_chunks + 1) * sizeof(*c));
     if (c == NULL)
         return false;
     l->chunk = c;
-    c[l->n_chunks++] = (pd_chunk){t0, n};
+    c[l->n_chunks++] = *add;
     return true;
 }
 
 static hy_kv_want want_of(const pd_load *l, int32_t i)
 {
-    return (hy_kv_want){
-        .t0 = l->chunk[i].t0, .n = l->chunk[i].n, .next = l->next, .tail_free = true};
+    const pd_chunk *c = &l->chunk[i];
+    return (hy_kv_want){.t0 = c->t0,
+                        .n = c->n,
+                        .group = c->group,
+                        .n_groups = c->groups,
+                        .layer0 = c->layer0,
+                        .n_layers = c->layers,
+                        .next = l->next,
+                        .tail_free = true};
 }
 
 /* The next piece in the owner's order: chunk after chunk, as it told them. */
@@ -340,9 +347,10 @@ static void order(hy_pd *p, pd_load *l)
         return;
     }
     l->n_chunks = l->n_begun = 0;
+    memset(l->cover, 0, sizeof(l->cover));
     if (!take_landing(p, l, &w))
         return; /* WAIT, until staging is given back */
-    if (!l->h.push && !add_chunk(l, w.t0, w.n)) {
+    if (!l->h.push && !add_chunk(l, &(pd_chunk){.t0 = w.t0, .n = w.n})) {
         give_up(p, l, HY_E_NOMEM, "no memory for the load");
         return;
     }
@@ -488,11 +496,26 @@ void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
         PD_COUNT(p, late);
         return;
     }
-    const int32_t from = l->n_chunks > 0
-                             ? l->chunk[l->n_chunks - 1].t0 + l->chunk[l->n_chunks - 1].n
-                             : l->local + l->at;
-    if (m->t0 != from || m->n > l->local + l->at + l->now_n - from || !add_chunk(l, m->t0, m->n))
-        give_up(p, l, HY_E_PROTOCOL, "a chunk out of order");
+    const pd_chunk c = {m->t0, m->n, m->group, m->groups, m->layer0, m->layers};
+    const int32_t from = l->local + l->at, end = from + l->now_n;
+    const hy_kv_want w = {.t0 = c.t0,
+                          .n = c.n,
+                          .group = c.group,
+                          .n_groups = c.groups,
+                          .layer0 = c.layer0,
+                          .n_layers = c.layers};
+    if (c.t0 < from || c.n > end - c.t0 || hy_kv_want_check(x->take, &w) < 0 ||
+        (c.groups == 0 && (c.group != 0 || c.layer0 != 0 || c.layers != 0)) ||
+        (c.groups == 1 && c.layers == 0) || !add_chunk(l, &c)) {
+        give_up(p, l, HY_E_PROTOCOL, "a chunk that was not asked for");
+        return;
+    }
+    for (int32_t g = 0; g < p->o.n_groups; g++) {
+        if (c.groups == 0)
+            l->cover[g] += (int64_t)c.n * p->desc.g[g].layout.n_layers;
+        else if (g == c.group)
+            l->cover[g] += (int64_t)c.n * c.layers;
+    }
 }
 
 static hy_kv_blocks own_blocks(const pd_load *l, int32_t g)
@@ -564,6 +587,9 @@ static hy_status accept(hy_pd *p, pd_load *l, const hy_pdp_msg *m)
                        m->index, m->valid, l->now_n);
     if (l->h.push && l->at + l->now_n >= l->n_ext && (m->flags & HY_PDP_FIRST) == 0)
         return hy_fail(HY_E_PROTOCOL, "the owner ended without a first token");
+    for (int32_t g = 0; g < p->o.n_groups && l->h.push; g++)
+        if (l->cover[g] != (int64_t)l->now_n * p->desc.g[g].layout.n_layers)
+            return hy_fail(HY_E_PROTOCOL, "group %d: not all layers of all tokens were sent", g);
     HY_TRY(p->o.dev->ops->acquire_remote(p->queue));
     if (!p->o.verify)
         return HY_OK;

@@ -238,7 +238,8 @@ static uint64_t new_lease(hy_pd *p)
     return id;
 }
 
-static bool put_lease(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks *b, bool last)
+static bool put_lease(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks *b, int kind,
+                      int32_t n_step)
 {
     pd_cmd *c = cmd(s);
     if (c == NULL || hy_pd__tab_copy(&c->tab, b) < 0) {
@@ -248,7 +249,8 @@ static bool put_lease(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_b
     c->tokens = r->computed;
     c->n_prompt = r->n_prompt;
     memcpy(c->prompt, s->prompt, sizeof(c->prompt));
-    return post(p, last ? PD_LEASE : PD_GROW, 0, c);
+    c->n_step = n_step;
+    return post(p, kind, 0, c);
 }
 
 static void keep(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks *b,
@@ -269,7 +271,7 @@ static void keep(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks
     const bool push = s->h.push;
     s->h = h;
     s->h.push = push;
-    if (!put_lease(p, s, r, b, true))
+    if (!put_lease(p, s, r, b, PD_LEASE, 0))
         return; /* no hand-over: the peer computes the prompt itself */
     char id[32];
     snprintf(id, sizeof(id), "%" PRIu64, r->req_id);
@@ -305,7 +307,20 @@ static void computed(void *self, const hy_conn_req *r, const hy_conn_blocks *b)
     pd_seq *s = find(p, r->uid);
     if (s == NULL || !s->h.decode || !s->h.push || s->bad || r->computed > r->n_prompt)
         return;
-    (void)put_lease(p, s, r, b, false);
+    atomic_store(&p->pushing, 0);
+    (void)put_lease(p, s, r, b, PD_GROW, 0);
+}
+
+/* Push: its layers may go as the step writes them. */
+static void computing(void *self, const hy_conn_req *r, const hy_conn_blocks *b, int32_t n)
+{
+    hy_pd *p = self;
+    pd_seq *s = find(p, r->uid);
+    if (s == NULL || !s->h.decode || !s->h.push || s->bad || !p->by_layer ||
+        r->computed + n > r->n_prompt)
+        return;
+    if (put_lease(p, s, r, b, PD_STEP, n))
+        atomic_fetch_add(&p->pushing, 1);
 }
 
 /* Blocks of an unfinished prompt went: what was pushed of them is void. */
@@ -341,6 +356,7 @@ const hy_conn_sched_ops hy_pd__sched_ops = {
     .finished = finished,
     .expired = expired,
     .info = info,
+    .computing = computing,
     .computed = computed,
 };
 

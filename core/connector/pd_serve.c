@@ -167,6 +167,7 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
     l->tab = c->tab;
     memset(&c->tab, 0, sizeof(c->tab));
     l->tokens = c->tokens;
+    l->step_to = 0;
     memcpy(l->prompt, c->prompt, sizeof(l->prompt));
     if (last) {
         l->complete = l->held = true;
@@ -181,6 +182,35 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         return;
     }
     bind_jobs(p, l);
+}
+
+void hy_pd__lease_step(hy_pd *p, pd_cmd *c)
+{
+    const uint64_t id = c->h.lease;
+    const int32_t to = c->tokens + c->n_step;
+    hy_pd__lease_put(p, c, false);
+    pd_lease *l = hy_pd__lease_find(p, id);
+    if (l == NULL || l->complete || l->ended || l->uid != c->uid)
+        return;
+    l->step_to = to;
+    memset(l->layers, 0, sizeof(l->layers));
+}
+
+void hy_pd__lease_layer(hy_pd *p, int32_t group, int32_t layer)
+{
+    if (group < 0 || group >= p->o.n_groups)
+        return;
+    for (pd_job *j = p->jobs, *next; j != NULL; j = next) {
+        next = j->next;
+        pd_lease *l = j->lease;
+        if (l == NULL || l->step_to == 0 || l->layers[group] > layer)
+            continue;
+        l->n_jobs++; /* it must outlive the pump */
+        l->layers[group] = layer + 1;
+        pump(p, j);
+        if (--l->n_jobs == 0 && l->ended)
+            lease_free(p, l);
+    }
 }
 
 void hy_pd__lease_none(hy_pd *p, uint64_t id)
@@ -286,37 +316,93 @@ static int32_t gcd(int32_t a, int32_t b)
     return b == 0 ? a : gcd(b, a % b);
 }
 
-/* Tokens from t0 on that may be written now. Before the prompt is finished only up to where whole
- * blocks of both sides end: what stands behind in a block would be written over by the next. */
-static int32_t available(const pd_job *j)
+/* Tokens from t0 on that may be written when the first `tokens` have their KV. Before the prompt is
+ * finished only up to where whole blocks of both sides end: what stands behind in a block would be
+ * written over by the next. */
+static int32_t available(const pd_job *j, int32_t tokens)
 {
     const pd_lease *l = j->lease;
-    const int32_t most = j->get.t0 + j->get.n;
-    if (l->complete)
-        return l->tokens < most ? l->tokens - j->get.t0 : j->get.n;
+    const int32_t most = j->get.t0 + j->get.n, upto = tokens < most ? tokens : most;
+    if (l->complete || tokens == l->n_prompt)
+        return upto - j->get.t0;
     const int32_t a = l->tab.block_tokens, b = j->peer->desc.g[0].layout.block_tokens;
     const int64_t unit = (int64_t)a / gcd(a, b) * b;
-    const int32_t upto = l->tokens < most ? l->tokens : most;
     const int64_t end = upto / unit * unit;
     return end > j->get.t0 ? (int32_t)(end - j->get.t0) : 0;
 }
 
-/* The next stretch of tokens; false: none now. */
+static void begin_chunk(hy_pd *p, pd_job *j, const hy_kv_want *w)
+{
+    j->iter = hy_kv_plan_begin(j->peer->serve, w);
+    j->iterating = true;
+    if ((j->get.flags & HY_PDP_PUSH) == 0)
+        return;
+    const hy_pdp_msg m = {.kind = HY_PDP_CHUNK,
+                          .job = j->id,
+                          .t0 = w->t0,
+                          .n = w->n,
+                          .group = w->group,
+                          .groups = w->n_groups,
+                          .layer0 = w->layer0,
+                          .layers = w->n_layers};
+    hy_pd__send(p, j->peer, &m);
+}
+
+/* Push, while a step runs (or for what it left over): the layers it has written of the tokens
+ * ahead.
+ */
+static bool next_layers(hy_pd *p, pd_job *j)
+{
+    const pd_lease *l = j->lease;
+    const bool done = l->tokens >= j->get.t0 + j->upto + j->ahead;
+    bool all = true;
+    for (int32_t g = 0; g < p->o.n_groups; g++) {
+        const int32_t have = p->desc.g[g].layout.n_layers, from = j->ahead_layers[g];
+        const int32_t ready = done ? have : l->step_to == 0 ? 0 : l->layers[g];
+        all = all && ready == have;
+        if (from >= ready)
+            continue;
+        const hy_kv_want w = {.t0 = j->get.t0 + j->upto,
+                              .n = j->ahead,
+                              .group = g,
+                              .n_groups = 1,
+                              .layer0 = from,
+                              .n_layers = ready - from,
+                              .next = j->get.next,
+                              .tail_free = true};
+        j->ahead_layers[g] = ready;
+        begin_chunk(p, j, &w);
+        return true;
+    }
+    if (all) {
+        j->upto += j->ahead;
+        j->ahead = 0;
+    }
+    return false;
+}
+
+/* The next stretch; false: none now. */
 static bool next_chunk(hy_pd *p, pd_job *j)
 {
-    const int32_t upto = available(j);
-    if (upto <= j->upto)
-        return false;
-    const hy_kv_want w = {
-        .t0 = j->get.t0 + j->upto, .n = upto - j->upto, .next = j->get.next, .tail_free = true};
-    j->iter = hy_kv_plan_begin(j->peer->serve, &w);
-    j->iterating = true;
-    j->upto = upto;
-    if ((j->get.flags & HY_PDP_PUSH) != 0) {
-        const hy_pdp_msg m = {.kind = HY_PDP_CHUNK, .job = j->id, .t0 = w.t0, .n = w.n};
-        hy_pd__send(p, j->peer, &m);
+    const pd_lease *l = j->lease;
+    if (j->ahead > 0 && (next_layers(p, j) || j->ahead > 0))
+        return j->iterating;
+    const int32_t upto = available(j, l->tokens);
+    if (upto > j->upto) {
+        const hy_kv_want w = {
+            .t0 = j->get.t0 + j->upto, .n = upto - j->upto, .next = j->get.next, .tail_free = true};
+        j->upto = upto;
+        begin_chunk(p, j, &w);
+        return true;
     }
-    return true;
+    if (l->step_to == 0 || l->complete || (j->get.flags & HY_PDP_PUSH) == 0)
+        return false;
+    const int32_t then = available(j, l->step_to);
+    if (then <= j->upto)
+        return false;
+    j->ahead = then - j->upto;
+    memset(j->ahead_layers, 0, sizeof(j->ahead_layers));
+    return next_layers(p, j);
 }
 
 static bool next_piece(hy_pd *p, pd_job *j)
@@ -435,7 +521,7 @@ static hy_status write_packed(hy_pd *p, pd_job *j)
 
 static bool all_written(const pd_job *j)
 {
-    return !j->has_piece && !j->iterating && j->upto >= j->get.n;
+    return !j->has_piece && !j->iterating && j->ahead == 0 && j->upto >= j->get.n;
 }
 
 static void pump(hy_pd *p, pd_job *j)
@@ -466,7 +552,7 @@ static void pump(hy_pd *p, pd_job *j)
         return;
     if (all_written(j) && j->lease->complete) /* push: the first token comes with the end */
         conclude(p, j);
-    else if (j->lease->complete && available(j) < j->get.n)
+    else if (j->lease->complete && available(j, j->lease->tokens) < j->get.n)
         stop_job(p, j, HY_E_INVAL, "the owner has the KV of fewer tokens");
 }
 

@@ -165,6 +165,12 @@ static hy_status on_msg(void *self, hy_msg *m)
     case PD_GROW:
         hy_pd__lease_put(p, c, m->kind == PD_LEASE);
         break;
+    case PD_STEP:
+        hy_pd__lease_step(p, c);
+        break;
+    case PD_LAYER:
+        hy_pd__lease_layer(p, (int32_t)(m->arg >> 32), (int32_t)(m->arg & UINT32_MAX));
+        break;
     case PD_NOLEASE:
         hy_pd__lease_none(p, m->arg);
         break;
@@ -221,6 +227,19 @@ static uint64_t on_idle(void *self, uint64_t now)
     return n > 0 ? now : HY_NEVER;
 }
 
+/* Worker half, exec's thread: this layer's keys and values of the step are in the pool. Where the
+ * message finds no room, they go with the step's end. */
+static hy_status save_layer(void *self, hy_queue *q, int32_t group, int32_t layer)
+{
+    hy_pd *p = self;
+    (void)q;
+    if (atomic_load_explicit(&p->pushing, memory_order_relaxed) == 0)
+        return HY_OK;
+    const hy_msg m = {.kind = PD_LAYER, .arg = (uint64_t)(uint32_t)group << 32 | (uint32_t)layer};
+    (void)hy_stage_post(p->stage, &m);
+    return HY_OK;
+}
+
 static bool busy(void *self)
 {
     const hy_pd *p = self;
@@ -251,7 +270,7 @@ void hy_pd_opts_init(hy_pd_opts *o)
 static hy_status open_parts(hy_pd *p)
 {
     static const hy_stage_ops ops = {.on_msg = on_msg, .on_idle = on_idle, .busy = busy};
-    p->stage = hy_stage_create("connector", &ops, p, 64, 8 * (size_t)p->o.max_waiting + 256);
+    p->stage = hy_stage_create("connector", &ops, p, 512, 8 * (size_t)p->o.max_waiting + 256);
     if (p->stage == NULL)
         return hy_fail(HY_E_NOMEM, "no memory for the connector's mailbox");
     hy_fab_opts fo = p->o.fab;
@@ -267,6 +286,9 @@ static hy_status open_parts(hy_pd *p)
     for (int i = 0; (p->o.advertise == NULL || p->o.advertise[0] == '\0') && i < info.n_rails; i++)
         snprintf(p->addrs + strlen(p->addrs), sizeof(p->addrs) - strlen(p->addrs), "%s%s",
                  i > 0 ? "," : "", info.rail[i].addr);
+    hy_dev_props props = {0};
+    HY_TRY(p->o.dev->ops->props(p->o.dev, &props));
+    p->by_layer = props.host_visible; /* its queues are done when their calls return */
     HY_TRY(p->o.dev->ops->queue_create(p->o.dev, &p->queue));
     p->n_units = (p->o.staging_bytes + PD_UNIT - 1) / PD_UNIT;
     p->n_landing = p->n_units / 2;
@@ -299,8 +321,8 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
     p->out_tail = &p->out;
     p->evout_tail = &p->evout;
     hy_buf_init(&p->handover);
-    static const hy_conn_worker_ops worker = {.size = sizeof(worker),
-                                              .register_kv = hy_pd__register_kv};
+    static const hy_conn_worker_ops worker = {
+        .size = sizeof(worker), .register_kv = hy_pd__register_kv, .save_layer = save_layer};
     hy_connector_init(&p->conn, "pd", &hy_pd__sched_ops, p, &worker, p);
     p->conn.posts = true;
     const hy_status st = open_parts(p);

@@ -220,6 +220,10 @@ static void fields(walker *w, hy_pdp_msg *m)
         u64(w, &m->job);
         i32(w, &m->t0, 0, INT32_MAX / 2);
         i32(w, &m->n, 1, INT32_MAX / 2);
+        i32(w, &m->group, 0, HY_KV_MAX_GROUPS);
+        i32(w, &m->groups, 0, 1);
+        i32(w, &m->layer0, 0, 65536);
+        i32(w, &m->layers, 0, 65536);
         break;
     case HY_PDP_PIECE:
     case HY_PDP_ACK:

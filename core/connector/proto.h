@@ -72,7 +72,8 @@ typedef struct hy_pdp_msg {
     uint32_t slot_bytes, n_slots;
     uint64_t plan; /* digest: both must see the same pieces */
     uint64_t wait_ns;
-    int32_t first_block; /* ids[g][i] is block first_block + i; -1: none */
+    int32_t group, groups, layer0, layers; /* CHUNK: those alone; groups 0: all of everything */
+    int32_t first_block;                   /* ids[g][i] is block first_block + i; -1: none */
     int32_t *ids[HY_KV_MAX_GROUPS];
     int32_t n_ids;
     uint8_t prompt[32]; /* digest of the first t0 + n tokens; all 0: not checked */

@@ -370,6 +370,14 @@ static void build(hy_engine *e, hy_step *st)
         }
     }
     hy_noalloc_end();
+    for (int32_t i = 0; i < b->rows.n_seqs; i++) {
+        const hy_seq *s = st->seq[i];
+        if (s->job->r->handover == NULL || s->choice != 0 || s->computed >= s->job->r->n_prompt)
+            continue;
+        const hy_conn_req cr = hy_sched__conn_req(s);
+        const hy_conn_blocks cb = hy_sched__conn_blocks(e, s);
+        e->conn->sched.computing(e->conn->sched_self, &cr, &cb, s->grant);
+    }
     const hy_conn_step cs = {.step = b->step,
                              .n_tokens = b->rows.n,
                              .preempted = e->preempted,

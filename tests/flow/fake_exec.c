@@ -220,6 +220,8 @@ static void start(fake_exec *f, hy_batch *b)
         for (int32_t r = b->rows.seq_row[i]; r < b->rows.seq_row[i + 1]; r++)
             write_row(f, b, i, r);
     }
+    for (int32_t g = 0; g < f->n_groups && f->conn->layers && b->rows.n > 0; g++)
+        (void)f->conn->worker.save_layer(f->conn->worker_self, NULL, g, 0);
 }
 
 static void finish(fake_exec *f, hy_batch *b)

@@ -11,6 +11,7 @@
 #include "fabric/keys.h"
 #include "tests/unit/cm.h"
 
+#include "core/base/buf.h"
 #include "core/base/log.h"
 
 #include <pthread.h>
@@ -54,8 +55,8 @@ static void on_event(void *arg, const hy_req_event *ev)
     pthread_mutex_unlock(&a->lock);
 }
 
-static void ask(hy_node *node, const int32_t *prompt, int32_t n, int32_t max, uint64_t seed,
-                float temperature, const char *handover, answer *a)
+static void begin(hy_node *node, const int32_t *prompt, int32_t n, int32_t max, uint64_t seed,
+                  float temperature, const char *handover, answer *a)
 {
     memset(a, 0, sizeof(*a));
     pthread_mutex_init(&a->lock, NULL);
@@ -75,10 +76,21 @@ static void ask(hy_node *node, const int32_t *prompt, int32_t n, int32_t max, ui
     r->on_event = on_event;
     r->arg = a;
     assert_int_equal(hy_engine_submit(hy_node_engine(node), r), HY_OK);
+}
+
+static void await(answer *a)
+{
     pthread_mutex_lock(&a->lock);
     while (!a->over)
         pthread_cond_wait(&a->cond, &a->lock);
     pthread_mutex_unlock(&a->lock);
+}
+
+static void ask(hy_node *node, const int32_t *prompt, int32_t n, int32_t max, uint64_t seed,
+                float temperature, const char *handover, answer *a)
+{
+    begin(node, prompt, n, max, seed, temperature, handover, a);
+    await(a);
 }
 
 typedef struct side {
@@ -188,6 +200,39 @@ static void family(const char *name, const char *provider)
         ask(d.node, prompt, lens[k], 12, 77, t, b.handover, &c);
         same(&a, &c);
         assert_int_equal(c.n_cached, lens[k]); /* not one was computed */
+        free(b.handover);
+    }
+    /* push: both at once, in either order; layers go as they are computed */
+    char addrs[128];
+    hy_buf about;
+    hy_buf_init(&about);
+    hy_node_describe(p.node, &about);
+    const char *at = strstr(hy_buf_str(&about), "nodes at ");
+    assert_non_null(at);
+    snprintf(addrs, sizeof(addrs), "%.*s", (int)strcspn(at + 9, "\n"), at + 9);
+    hy_buf_fini(&about);
+    for (int k = 0; k < 6; k++) {
+        int32_t prompt[128];
+        char for_p[128], for_d[512];
+        answer a, b, c;
+        for (int32_t i = 0; i < 100; i++)
+            prompt[i] = (int32_t)((uint32_t)(i * 31 + k * 977 + 3) % (uint32_t)vocab);
+        snprintf(for_p, sizeof(for_p), "{\"do_remote_decode\":true,\"transfer_id\":\"t%s%d\"}",
+                 name, k);
+        snprintf(for_d, sizeof(for_d),
+                 "{\"do_remote_prefill\":true,\"transfer_id\":\"t%s%d\",\"halyard\":{\"v\":1,"
+                 "\"node\":\"p\",\"addrs\":\"%s\"}}",
+                 name, k, addrs);
+        ask(one.node, prompt, 100, 12, 5, 0.8f, NULL, &a);
+        if (k % 2 == 0)
+            begin(p.node, prompt, 100, 1, 5, 0.8f, for_p, &b);
+        begin(d.node, prompt, 100, 12, 5, 0.8f, for_d, &c);
+        if (k % 2 == 1)
+            begin(p.node, prompt, 100, 1, 5, 0.8f, for_p, &b);
+        await(&b);
+        await(&c);
+        same(&a, &c);
+        assert_int_equal(c.n_cached, 100);
         free(b.handover);
     }
     stop(&d);
