@@ -130,13 +130,15 @@ HY_DEV void k_tree_push(k_tree *t, int p)
     HY_UNROLL
     for (int j = 0; j < K_LEVELS; j++) { /* no early end: indices stay constants, in registers */
         const int full = p >> j & 1;
+        if (!carry)
+            continue;
         HY_UNROLL
         for (int i = 0; i < 16; i++) {
-            const float sum = t->level[j][i] + t->acc[i];
-            t->level[j][i] = carry && !full ? t->acc[i] : t->level[j][i];
-            t->acc[i] = !carry ? t->acc[i] : full ? sum : 0.0f;
+            const float v = t->acc[i];
+            t->acc[i] = full ? t->level[j][i] + v : 0.0f;
+            t->level[j][i] = full ? t->level[j][i] : v;
         }
-        carry &= full;
+        carry = full;
     }
 }
 

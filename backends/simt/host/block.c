@@ -10,6 +10,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #define CANARY 0x5afe57acc0ffee11u /* at the low end of every stack in use */
 
@@ -21,11 +24,70 @@ static const char *base_name(const char *path)
     return s != NULL ? s + 1 : path;
 }
 
+/* ---- switching, known to the sanitizers ---- */
+
+/* Frames that end by a switch and never return: no marks of the sanitizer may stay behind. */
+#define NO_MARKS __attribute__((noinline, no_sanitize("address")))
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+
+/* Goes on at `to`, on a stack of the block, or on the thread's own (-1). */
+NO_MARKS static void jump(simt_block *b, void **from, void *to, int stack)
+{
+    void *fake = NULL;
+    b->stack = stack;
+    __sanitizer_start_switch_fiber(&fake,
+                                   stack < 0 ? b->home_low : simt_stack_low(&b->stacks, stack),
+                                   stack < 0 ? b->home_size : b->stacks.bytes);
+    simt_fiber_switch(from, to);
+    __sanitizer_finish_switch_fiber(fake, NULL, NULL);
+}
+
+static void arrived(simt_block *b)
+{
+    if (b->n_stacks == 1) /* from home */
+        __sanitizer_finish_switch_fiber(NULL, &b->home_low, &b->home_size);
+    else
+        __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
+}
+
+/* Lanes left behind have frames that never end. */
+static void clean_stacks(simt_block *b)
+{
+    for (int i = 0; i < b->n_stacks; i++)
+        __asan_unpoison_memory_region(simt_stack_low(&b->stacks, i), b->stacks.bytes);
+}
+
+#else
+
+NO_MARKS static void jump(simt_block *b, void **from, void *to, int stack)
+{
+    b->stack = stack;
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(stack < 0 ? b->tsan_home : b->tsan[stack], 0);
+#endif
+    simt_fiber_switch(from, to);
+}
+
+static void arrived(simt_block *b)
+{
+    (void)b;
+}
+
+static void clean_stacks(simt_block *b)
+{
+    (void)b;
+}
+
+#endif
+
 /* Lanes are left where they are: their stacks are simply used anew. */
-static _Noreturn void leave(simt_block *b)
+NO_MARKS static _Noreturn void leave(simt_block *b)
 {
     void *nowhere;
-    simt_fiber_switch(&nowhere, b->home);
+    jump(b, &nowhere, b->home, -1);
     HY_ASSERT(!"a lane of a failed block goes on");
 }
 
@@ -80,23 +142,26 @@ static _Noreturn void stuck(simt_block *b)
 
 static void fiber_main(void);
 
+/* The next ready lane of [lo, hi) after me, around; -1: none. */
+static int next_ready(const simt_block *b, int me, int lo, int hi)
+{
+    const uint8_t *p = memchr(b->state + me + 1, SIMT_READY, (size_t)(hi - me - 1));
+    if (p == NULL)
+        p = memchr(b->state + lo, SIMT_READY, (size_t)(me - lo));
+    return p != NULL ? (int)(p - b->state) : -1;
+}
+
 /* A lane to run after `me`: of its wave if possible, then one that has not begun. -1: none. */
 static int pick(const simt_block *b, int me)
 {
-    int lo = me / b->wave * b->wave, n = b->n - lo < b->wave ? b->n - lo : b->wave;
-    for (int i = 1; i < n; i++) {
-        int l = lo + (me - lo + i) % n;
-        if (b->state[l] == SIMT_READY)
-            return l;
-    }
-    if (b->n_fresh > 0)
-        return b->order[b->n - b->n_fresh];
-    for (int i = 1; i < b->n; i++) {
-        int l = (me + i) % b->n;
-        if (b->state[l] == SIMT_READY)
-            return l;
-    }
-    return -1;
+    int lo = me / b->wave * b->wave, hi = lo + b->waves[me / b->wave].n;
+    int fresh = b->n_fresh > 0 ? b->order[b->n - b->n_fresh] : -1;
+    if (fresh >= lo && fresh < hi)
+        return fresh;
+    int l = next_ready(b, me, lo, hi);
+    if (l >= 0 || fresh >= 0)
+        return l >= 0 ? l : fresh;
+    return next_ready(b, me, 0, b->n);
 }
 
 /* This lane waits; another one goes on. */
@@ -105,23 +170,26 @@ static void wait_here(simt_block *b, simt_state state, const char *file, int lin
     simt_lane *me = simt_me;
     b->state[me->tid] = (uint8_t)state;
     b->at[me->tid] = (simt_site){file, line};
+    me->stack = b->stack;
     int next = pick(b, me->tid);
     if (next < 0)
         stuck(b);
     if (b->state[next] == SIMT_FRESH) {
         uint64_t *low = (uint64_t *)(void *)simt_stack_low(&b->stacks, b->n_stacks);
         *low = CANARY;
-        simt_fiber_switch(&me->sp, simt_fiber_make(&b->stacks, b->n_stacks++, fiber_main));
+        int fresh = b->n_stacks++;
+        jump(b, &me->sp, simt_fiber_make(&b->stacks, fresh, fiber_main), fresh);
     } else {
         simt_me = &b->lane[next];
-        simt_fiber_switch(&me->sp, simt_me->sp);
+        jump(b, &me->sp, simt_me->sp, simt_me->stack);
     }
 }
 
 /* Runs lanes that have not begun, one after another, on one stack. */
-static void fiber_main(void)
+NO_MARKS static void fiber_main(void)
 {
     simt_block *b = simt_me->block;
+    arrived(b);
     while (b->n_fresh > 0) {
         int i = b->order[b->n - b->n_fresh--];
         simt_me = &b->lane[i];
@@ -137,7 +205,7 @@ static void fiber_main(void)
         stuck(b);
     void *nowhere;
     simt_me = &b->lane[next];
-    simt_fiber_switch(&nowhere, simt_me->sp);
+    jump(b, &nowhere, simt_me->sp, simt_me->stack);
     HY_ASSERT(!"an ended lane goes on");
 }
 
@@ -327,12 +395,22 @@ bool simt_block_init(simt_block *b, size_t stack)
     b->shadow = hy_calloc(SIMT_MAX_SHARED / 4, sizeof(simt_shadow));
     for (int i = 0; i < SIMT_MAX_LANES; i++)
         b->order[i] = (uint16_t)i;
+#if defined(__SANITIZE_THREAD__)
+    for (int i = 0; i < SIMT_MAX_LANES; i++)
+        b->tsan[i] = __tsan_create_fiber(0);
+#endif
     return b->shared != NULL && b->shadow != NULL &&
            simt_stacks_make(&b->stacks, SIMT_MAX_LANES, stack);
 }
 
 void simt_block_fini(simt_block *b)
 {
+#if defined(__SANITIZE_THREAD__)
+    for (int i = 0; i < SIMT_MAX_LANES; i++) {
+        if (b->tsan[i] != NULL)
+            __tsan_destroy_fiber(b->tsan[i]);
+    }
+#endif
     simt_stacks_free(&b->stacks);
     hy_free(b->shared);
     hy_free(b->shadow);
@@ -350,7 +428,7 @@ void simt_block_run(simt_block *b, const simt_launch *l, int wave, uint32_t x, u
     b->failed = false;
     memset(b->state, SIMT_FRESH, (size_t)b->n);
     for (int i = 0; i < b->n; i++)
-        b->lane[i] = (simt_lane){i, (int32_t)x, (int32_t)y, (int32_t)z, wave, b, NULL};
+        b->lane[i] = (simt_lane){i, (int32_t)x, (int32_t)y, (int32_t)z, wave, 0, b, NULL};
     for (int w = 0; w * wave < b->n; w++) {
         b->waves[w].n = b->n - w * wave < wave ? b->n - w * wave : wave;
         b->waves[w].arrived = 0;
@@ -358,7 +436,12 @@ void simt_block_run(simt_block *b, const simt_launch *l, int wave, uint32_t x, u
     simt_me = &b->lane[0];
     b->n_stacks = 1;
     *(uint64_t *)(void *)simt_stack_low(&b->stacks, 0) = CANARY;
-    simt_fiber_switch(&b->home, simt_fiber_make(&b->stacks, 0, fiber_main));
+#if defined(__SANITIZE_THREAD__)
+    b->tsan_home = __tsan_get_current_fiber();
+#endif
+    jump(b, &b->home, simt_fiber_make(&b->stacks, 0, fiber_main), 0);
+    if (b->failed)
+        clean_stacks(b);
     for (int i = 0; i < b->n_stacks && !b->failed; i++) {
         if (*(uint64_t *)(void *)simt_stack_low(&b->stacks, i) != CANARY) {
             snprintf(b->text, sizeof(b->text),

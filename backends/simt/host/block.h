@@ -46,7 +46,11 @@ typedef struct simt_array { /* of shared memory */
 typedef struct simt_block {
     const simt_launch *l;
     int n, wave, n_done, n_barrier, n_arrays;
-    int n_fresh;      /* lanes that have not begun */
+    int n_fresh;          /* lanes that have not begun */
+    int stack;            /* that runs; -1: the thread's own */
+    const void *home_low; /* what the sanitizers want to know */
+    size_t home_size;
+    void *tsan_home, *tsan[SIMT_MAX_LANES];
     int n_stacks;     /* in use */
     uint32_t epoch;   /* barrier intervals, from 1 */
     uint32_t used;    /* shared bytes */

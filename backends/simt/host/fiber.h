@@ -15,6 +15,16 @@
 #define SIMT_UCONTEXT
 #endif
 
+/* clang's spelling of gcc's macros. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#if __has_feature(thread_sanitizer) && !defined(__SANITIZE_THREAD__)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
+
 typedef struct simt_stacks {
     char *base; /* of the mapping */
     int n;

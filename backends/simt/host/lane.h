@@ -12,11 +12,15 @@
 #define HY_SIMT_HOST_LANE_H
 
 #include <stddef.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 typedef struct simt_lane {
     int32_t tid;
     int32_t bx, by, bz;
-    int32_t wave; /* width */
+    int32_t wave;  /* width */
+    int32_t stack; /* while it waits */
     struct simt_block *block;
     void *sp; /* where it goes on, while it waits */
 } simt_lane;
@@ -150,9 +154,16 @@ HY_DEV int32_t hy_atomic_max_i32(int32_t *p, int32_t v)
 
 HY_DEV int32_t hy_dp4a(uint32_t a, uint32_t b, int32_t c)
 {
+#ifdef __AVX2__
+    __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128((int)a));
+    __m128i y = _mm_cvtepi8_epi16(_mm_cvtsi32_si128((int)b));
+    __m128i p = _mm_madd_epi16(x, y);
+    return c + _mm_cvtsi128_si32(p) + _mm_extract_epi32(p, 1);
+#else
     for (int i = 0; i < 32; i += 8)
         c += (int32_t)(int8_t)(a >> i) * (int32_t)(int8_t)(b >> i);
     return c;
+#endif
 }
 
 /* Exact, and round to nearest even: as hal/dtype.c. */
