@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * docs/SUPPORT.md is what the cpu backend answers today. HY_UPDATE=1 writes it anew.
+ * docs/SUPPORT.md is what the built-in backends answer today. HY_UPDATE=1 writes it anew.
  *
  * Thread: main.  Owner: none.
  */
@@ -15,7 +15,7 @@
 static void test_support(void **state)
 {
     (void)state;
-    hy_dev *devs[2] = {NULL, NULL};
+    hy_dev *devs[3] = {NULL, NULL, NULL};
     hy_dev_opts o = {.backend = "cpu", .isa = "scalar", .n_threads = 1};
     hy_dev_props p;
     char path[512];
@@ -26,12 +26,15 @@ static void test_support(void **state)
     o.isa = "auto";
     assert_int_equal(hy_dev_open(&o, &devs[1]), HY_OK);
     assert_int_equal(devs[1]->ops->props(devs[1], &p), HY_OK);
+    assert_int_equal(hy_dev_open(&(hy_dev_opts){.backend = "simt", .n_threads = 1}, &devs[2]),
+                     HY_OK);
     hy_buf now, file;
     hy_buf_init(&now);
     hy_buf_init(&file);
-    assert_int_equal(hy_conform_table(devs, 2, &now), HY_OK);
+    assert_int_equal(hy_conform_table(devs, 3, &now), HY_OK);
     hy_dev_close(devs[0]);
     hy_dev_close(devs[1]);
+    hy_dev_close(devs[2]);
     snprintf(path, sizeof(path), "%s/docs/SUPPORT.md", root);
     bool fast = strcmp(p.isa, "scalar") != 0;
     if (getenv("HY_UPDATE") != NULL && fast)

@@ -236,6 +236,148 @@ static void test_norms(void **state)
     assert_memory_equal(ids[0], ids[1], sizeof(ids[0]));
 }
 
+/* What docs/NUMERICS.md says is the cpu backend's to the bit. */
+static void test_cpu_bits(void **state)
+{
+    (void)state;
+    enum { M = 7, D = 96 };
+    static float x[M * D], u[M * D], y[2][M * D];
+    static uint8_t w[M * 32 * 4 * 6];
+    side s[2] = {open_side("simt", w64, 2), open_side("cpu", NULL, 1)};
+    const int32_t ids[M] = {6, 0, 3, 3, 1, 5, 2};
+    hy_rng r;
+    hy_rng_init(&r, 10);
+    fill(&r, u, M * D);
+    for (int i = 0; i < M * D; i++)
+        x[i] = (float)(hy_rng_f64(&r) * 60.0 - 30.0);
+    for (int fn = HY_ACT_SILU; fn <= HY_ACT_RELU; fn++) {
+        for (int i = 0; i < 2; i++) {
+            hy_act_mul a = {.gate = x,
+                            .up = u,
+                            .ldg = D,
+                            .ldu = D,
+                            .y = y[i],
+                            .ldy = D,
+                            .m = M,
+                            .dim = D,
+                            .fn = (hy_act_fn)fn};
+            assert_int_equal(s[i].d->math->act_mul(s[i].q, &a), HY_OK);
+        }
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    }
+    for (int t = 0; t < HY_DTYPE_MAX; t++) {
+        if (hy_quant_get(t) == NULL || hy_quant_get(t)->block != 32)
+            continue;
+        fill_weight(&r, (hy_dtype)t, w, hy_dtype_row_bytes(t, D) * M);
+        for (int i = 0; i < 2; i++) {
+            hy_weight_src src = {.type = (hy_dtype)t, .n = M, .k = D, .data = w, .gather = true};
+            hy_weight *p = NULL;
+            assert_int_equal(s[i].d->math->prepare_weight(s[i].d, &src, &p), HY_OK);
+            hy_embed e = {.w = p, .ids = ids, .m = M, .y = y[i], .ldy = D, .scale = 1.5f};
+            assert_int_equal(s[i].d->math->embed(s[i].q, &e), HY_OK);
+            s[i].d->math->weight_free(s[i].d, p);
+        }
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+    }
+    close_side(&s[0]);
+    close_side(&s[1]);
+}
+
+/* Cache and wire: equal layouts, equal bytes in all wire types. */
+static void test_cpu_bits_wire(void **state)
+{
+    (void)state;
+    enum { N = 23, HEADS = 3, DIM = 40, BT = 8, ROW = HEADS * DIM };
+    static const hy_dtype wires[] = {HY_F32, HY_F16, HY_BF16, HY_I8, HY_F8_E4M3, HY_F8_E4M3FNUZ};
+    static float k[N * ROW], v[N * ROW];
+    static uint8_t wire[2][N * ROW * 2 * 4];
+    static float scales[2][N * HEADS * 2];
+    int32_t pos[N], table[3] = {1, 2, 0}, seq_row[2] = {0, N};
+    side s[2] = {open_side("simt", w32, 1), open_side("cpu", NULL, 1)};
+    hy_rng r;
+    hy_rng_init(&r, 11);
+    fill(&r, k, N * ROW);
+    fill(&r, v, N * ROW);
+    memset(k + ROW, 0, DIM * sizeof(float));
+    v[5 * ROW + 3] = INFINITY;
+    v[6 * ROW + 3] = NAN;
+    k[7 * ROW] = 1e-30f;
+    for (int32_t i = 0; i < N; i++)
+        pos[i] = i;
+    hy_kv_pool pool[2];
+    for (int i = 0; i < 2; i++) {
+        pool[i] = (hy_kv_pool){.layout = {.value_type = HY_BF16,
+                                          .type = HY_F32,
+                                          .n_layers = 1,
+                                          .n_heads = HEADS,
+                                          .block_tokens = BT,
+                                          .k = {.width = DIM},
+                                          .v = {.width = DIM}},
+                               .n_blocks = 3};
+        assert_int_equal(s[i].d->math->kv_layout(s[i].d, &pool[i].layout), HY_OK);
+        size_t bytes = (size_t)pool[i].layout.bytes_per_block * 3;
+        assert_int_equal(s[i].d->ops->alloc(s[i].d, bytes, &pool[i].base), HY_OK);
+        hy_rows rows = {.n = N, .n_seqs = 1, .pos = pos, .seq_row = seq_row};
+        hy_kv_write w = {.pool = &pool[i], .rows = &rows, .bt = {table, 3}, .k = k, .v = v};
+        w.ldk = w.ldv = ROW;
+        assert_int_equal(s[i].d->math->kv_write(s[i].q, &w), HY_OK);
+    }
+    assert_memory_equal(&pool[0].layout, &pool[1].layout, sizeof(pool[0].layout));
+    for (size_t t = 0; t < HY_COUNTOF(wires); t++) {
+        memset(scales, 0, sizeof(scales));
+        for (int i = 0; i < 2; i++) {
+            hy_kv_copy c = {.pool = &pool[i],
+                            .blocks = table,
+                            .t0 = 3,
+                            .n = N - 4,
+                            .n_layers = 1,
+                            .n_heads = HEADS,
+                            .wire = wires[t],
+                            .buf = wire[i],
+                            .bytes = sizeof(wire[i]),
+                            .scales = scales[i]};
+            assert_int_equal(s[i].d->math->kv_pack(s[i].q, &c), HY_OK);
+        }
+        assert_memory_equal(wire[0], wire[1],
+                            (N - 4) * ROW * 2 * hy_dtype_get((int)wires[t])->bytes);
+        for (size_t i = 0; i < HY_COUNTOF(scales[0]); i++)
+            assert_true(scales[0][i] == scales[1][i] ||
+                        (isnan(scales[0][i]) && isnan(scales[1][i])));
+    }
+    for (int i = 0; i < 2; i++) {
+        s[i].d->ops->free(s[i].d, pool[i].base, (size_t)pool[i].layout.bytes_per_block * 3);
+        close_side(&s[i]);
+    }
+}
+
+/* With k = 32 a row is one group, so that the orders are one: activations and codes meet exactly.
+ */
+static void test_cpu_bits_int8(void **state)
+{
+    (void)state;
+    static float x[ROWS * 32], y[2][ROWS * OUT];
+    static uint8_t w[OUT * 34];
+    side s[2] = {open_side("simt", w32, 1), open_side("cpu", NULL, 1)};
+    hy_rng r;
+    hy_rng_init(&r, 12);
+    fill(&r, x, ROWS * 32);
+    memset(x + 32, 0, 32 * sizeof(float));
+    for (int i = 64; i < 96; i++)
+        x[i] *= 1e-38f;
+    x[100] = INFINITY;
+    for (int t = 0; t < HY_DTYPE_MAX; t++) {
+        if (hy_quant_get(t) == NULL || hy_quant_get(t)->block != 32)
+            continue;
+        fill_weight(&r, (hy_dtype)t, w, hy_dtype_row_bytes(t, 32) * OUT);
+        for (int i = 0; i < 2; i++)
+            matmul(&s[i], (hy_dtype)t, HY_ACT_INT8, w, 32, x, ROWS, y[i]);
+        for (int i = 0; i < ROWS * OUT; i++) /* a sum with +0.0 has no -0.0 */
+            assert_true(y[0][i] == y[1][i] || (isnan(y[0][i]) && isnan(y[1][i])));
+    }
+    close_side(&s[0]);
+    close_side(&s[1]);
+}
+
 static void test_options(void **state)
 {
     (void)state;
@@ -257,7 +399,9 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_norms), cmocka_unit_test(test_options)};
+        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_norms),         cmocka_unit_test(test_cpu_bits),
+        cmocka_unit_test(test_cpu_bits_wire), cmocka_unit_test(test_cpu_bits_int8),
+        cmocka_unit_test(test_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
