@@ -179,10 +179,12 @@ static hy_status on_msg(void *self, hy_msg *m)
             hy_pd__lease_expired(p, m->arg);
         else
             hy_pd__load_timer(p, m->arg);
-        return HY_OK;
+        c = NULL; /* a mark, no command */
+        break;
     case PD_RELEASE:
         hy_pd__lease_release(p, m->arg, m->data != NULL);
-        return HY_OK;
+        c = NULL; /* a mark, no command */
+        break;
         break;
     case PD_T_LEASE:
         hy_pd__lease_timer(p, m->arg);

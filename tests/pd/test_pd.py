@@ -167,6 +167,32 @@ restart_backoff = 100ms
         self.assertEqual(self.metric(self.d, "halyard:kv_transfer_failed_total"), 0)
         self.assertEqual(self.metric(self.p, "halyard:kv_leases_expired_total"), 0)
 
+    def test_1a_release_and_bad_params(self):
+        """Prefill keeps the KV until it is released; what cannot be used is not used."""
+        q = {"prompt": PROMPTS[1], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        a = self.post(self.p, {**q, "kv_transfer_params": {"do_remote_decode": True}}).json()
+        params = a["kv_transfer_params"]
+        self.assertEqual(a["usage"]["completion_tokens"], 1)
+        self.assertEqual(params["remote_engine_id"], "p0")
+        self.assertEqual(params["remote_num_tokens"], a["usage"]["prompt_tokens"])
+        end = time.time() + 10
+        while self.metric(self.p, "halyard:kv_leases ") != 1:
+            self.assertLess(time.time(), end)
+        for _ in range(2):
+            r = kit.request(self.p, "POST", "/v1/kv/release", {"kv_transfer_params": params})
+            self.assertEqual(r.status, 200)
+        self.check_idle()
+        self.assertEqual(kit.request(self.p, "POST", "/v1/kv/release", {"lease": 5}).status, 400)
+        self.assertEqual(kit.request(self.p, "GET", "/v1/kv/release", None).status, 405)
+        missed = self.metric(self.d, "halyard:kv_transfer_missed_total")
+        right = self.post(self.p, q).json()["choices"]
+        for bad in (params, {"do_remote_prefill": True, "remote_block_ids": [[1]]},
+                    {**params, "halyard": {**params["halyard"], "prompt": "00" * 32}},
+                    {**params, "halyard": {**params["halyard"], "v": 2}}):
+            self.assertEqual(self.post(self.d, {**q, "kv_transfer_params": bad}).json()["choices"], right)
+        self.assertEqual(self.metric(self.d, "halyard:kv_transfer_missed_total"), missed + 4)
+        self.check_idle()
+
     def test_2_prefill_is_killed(self):
         bad = self.under_load(lambda pid: self.up.wait(rf"pid {pid}, .*p0 died.*p0 \(\w+\) is up"), "p0", signal.SIGKILL)
         self.assertEqual(bad, [])  # nobody noticed
