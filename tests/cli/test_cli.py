@@ -4,6 +4,7 @@
 
 Usage: test_cli.py BINARY [TEST...]
 """
+import json
 import os
 import re
 import subprocess
@@ -43,6 +44,24 @@ class Cli(unittest.TestCase):
             self.assertLessEqual(max(map(len, p.stdout.split("\n"))), 110, c)
             self.assertEqual(halyard("help", c).stdout, p.stdout)
         self.assertTrue(re.fullmatch(r"halyard \d+\.\d+\.\d+\n", halyard("--version").stdout))
+
+    def test_bench_link(self):
+        """Tiny sizes over own TCP, which every build has: all figures are there and positive."""
+        self.fails(("bench", "link", "x"), 2, "x", "Usage")
+        self.fails(("bench", "link", "--mib", "1"), 2, "--mib", "from 4")
+        self.fails(("bench", "link", "--pool", "48"), 2, "--pool", "power of two")
+        self.fails(("bench", "link", "--providers", "nope"), 1, "nope")
+        self.assertTrue(halyard("bench", "link", "--help").stdout.startswith("Usage: halyard bench link"))
+        p = halyard("bench", "link", "--providers", "own", "--mib", "4", "--pool", "16", "--reps", "1", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        r = json.loads(p.stdout)
+        self.assertEqual((r["provider"], r["bytes"][0], len(r["bytes"])), ("own", 16384, 6))
+        for row in ("write", "pull", "tcp_block", "tcp_spin"):
+            self.assertEqual(len(r[row]), 6)
+            self.assertGreater(min(r[row]), 0, row)
+        self.assertEqual(r["raw_write"], [0] * 6)  # own TCP has no provider below
+        self.assertGreaterEqual(r["msg_us"][1], r["msg_us"][0])
+        self.assertGreater(r["msg_us"][0], 0)
 
     def test_used_wrongly(self):
         self.fails((), 2, "Usage")

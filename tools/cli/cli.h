@@ -24,6 +24,7 @@ int hy_cmd_devices(int argc, char **argv);
 int hy_cmd_conform(int argc, char **argv);
 int hy_cmd_config(int argc, char **argv);
 int hy_cmd_bench(int argc, char **argv);
+int hy_cmd_bench_link(int argc, char **argv); /* argv[0] is "link" */
 int hy_cmd_up(int argc, char **argv);
 
 /* One option of a subcommand. `value` receives the argument (NULL: a flag, then *flag is set).

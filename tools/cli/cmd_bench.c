@@ -162,6 +162,8 @@ static hy_status measure(bench *b, int32_t pp, int32_t tg, int32_t depth, int32_
 
 int hy_cmd_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "link") == 0)
+        return hy_cmd_bench_link(argc - 1, argv + 1);
     const char *pp = "512", *tg = "64", *depth = "0", *streams = "1", *reps = "1";
     const hy_cli_opt opts[] = {
         {.name = "--prompt",
@@ -193,7 +195,8 @@ int hy_cmd_bench(int argc, char **argv)
     };
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "bench MODEL",
-                  .about = "Time prefill and decode of a model's step runner; one JSON line each.",
+                  .about = "Time prefill and decode of a model's step runner; one JSON line each.\n"
+                           "`halyard bench link` times the links between two processes instead.",
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};

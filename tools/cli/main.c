@@ -23,7 +23,7 @@ static const struct {
     {"devices", hy_cmd_devices, "show devices, cores, caches, memory and network cards"},
     {"conform", hy_cmd_conform, "check a backend's operations against double precision"},
     {"config", hy_cmd_config, "print every configuration key: the manual"},
-    {"bench", hy_cmd_bench, "time prefill and decode of a model"},
+    {"bench", hy_cmd_bench, "time prefill and decode of a model; `bench link`: the links"},
 };
 
 static void print_commands(FILE *f)

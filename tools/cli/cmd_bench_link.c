@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * halyard bench link: what the links of this machine carry, the fabric beside plain TCP, the
+ * provider's raw rate and process_vm_readv, two processes on loopback in one run.
+ *
+ * Thread: main, before any other thread (it forks).  Owner: none.
+ */
+#include "core/base/log.h"
+#include "fabric/bench.h"
+#include "tools/cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void print_line(void *arg, const char *text)
+{
+    (void)arg;
+    puts(text);
+    fflush(stdout);
+}
+
+static void print_row(const char *name, const double *v)
+{
+    printf(",\"%s\":[", name);
+    for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
+        printf("%s%.3f", i > 0 ? "," : "", v[i]);
+    printf("]");
+}
+
+/* One line; rates in GB/s by the sizes of "bytes", 0: not measured. */
+static void print_json(const hy_fab_bench_result *r)
+{
+    printf("{\"provider\":\"%s\",\"bytes\":[", r->provider);
+    for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
+        printf("%s%llu", i > 0 ? "," : "", (unsigned long long)hy_fab_bench_sizes[i]);
+    printf("]");
+    print_row("write", r->write);
+    print_row("pull", r->pull);
+    print_row("raw_write", r->raw_write);
+    print_row("raw_read", r->raw_read);
+    print_row("tcp_block", r->tcp_block);
+    print_row("tcp_spin", r->tcp_spin);
+    print_row("process_vm_readv", r->cma);
+    printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"idle_core\":%.5f}\n",
+           r->msg_p50_us, r->msg_p99_us, r->tcp_p50_us, r->tcp_p99_us, r->idle_core);
+}
+
+/* A whole number of [min, max]. */
+static hy_status number(const char *name, const char *text, long min, long max, long *out)
+{
+    char *end;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || v < min || v > max)
+        return hy_fail(HY_E_INVAL, "%s '%s': a whole number from %ld to %ld", name, text, min, max);
+    *out = v;
+    return HY_OK;
+}
+
+/* Numbers into options; pools are powers of two (bench.h strews pieces over them). */
+static hy_status options(hy_fab_bench_opts *o, const char *mib, const char *pool, const char *reps)
+{
+    long total, size, n;
+    HY_TRY(number("--mib", mib, 4, 65536, &total));
+    HY_TRY(number("--pool", pool, 16, 16384, &size));
+    HY_TRY(number("--reps", reps, 1, 16, &n));
+    if ((size & (size - 1)) != 0)
+        return hy_fail(HY_E_INVAL, "--pool '%s': a power of two", pool);
+    o->total = (uint64_t)total << 20;
+    o->pool = (uint64_t)size << 20;
+    o->repeats = (int)n;
+    return HY_OK;
+}
+
+int hy_cmd_bench_link(int argc, char **argv)
+{
+    const char *providers = NULL, *mib = "256", *pool = "256", *reps = "3";
+    bool json = false, ours = false;
+    const hy_cli_opt opts[] = {
+        {.name = "--providers",
+         .letter = 'p',
+         .arg = "LIST",
+         .value = &providers,
+         .help = "as fabric.providers; the first that opens (its default)"},
+        {.name = "--mib",
+         .letter = 'm',
+         .arg = "N",
+         .value = &mib,
+         .help = "MiB moved for each figure (256)"},
+        {.name = "--pool", .arg = "MIB", .value = &pool, .help = "memory of each process (256)"},
+        {.name = "--reps",
+         .letter = 'r',
+         .arg = "N",
+         .value = &reps,
+         .help = "medians of N for writes and pulls (3)"},
+        {.name = "--ours", .flag = &ours, .help = "only the fabric's own figures"},
+        {.name = "--json", .flag = &json, .help = "one JSON line instead of the table"},
+    };
+    hy_cli cli = {.usage = "bench link [OPTIONS]",
+                  .about = "Time the links between two processes on this machine: writes and pulls "
+                           "of strewn pieces,\nthe provider's raw rate, plain TCP and "
+                           "process_vm_readv beside them; messages; an idle pair.",
+                  .opts = opts,
+                  .n_opts = HY_COUNTOF(opts)};
+    int rc = hy_cli_parse(&cli, argc, argv);
+    if (rc < 0 && cli.n_args != 0) {
+        fprintf(stderr, "halyard bench link: unknown argument '%s'\nUsage: halyard %s\n",
+                cli.args[0], cli.usage);
+        rc = HY_EXIT_USAGE;
+    }
+    if (rc >= 0)
+        return rc;
+    hy_fab_bench_opts o = {.providers = providers,
+                           .raw = !ours,
+                           .tcp = !ours,
+                           .small = true,
+                           .idle = true,
+                           .line = json ? NULL : print_line};
+    hy_fab_bench_result r;
+    if (options(&o, mib, pool, reps) < 0) {
+        hy_cli_fail("bench link");
+        return HY_EXIT_USAGE;
+    }
+    hy_log_set_level(HY_LOG_WARN);
+    if (hy_fab_bench(&o, &r) < 0)
+        return hy_cli_fail("bench link");
+    if (json)
+        print_json(&r);
+    return HY_EXIT_OK;
+}
