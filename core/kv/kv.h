@@ -46,7 +46,7 @@ typedef struct hy_kv_seq {
     bool silent;       /* private chain: no events */
     hy_kv_hash *links; /* [cap * block / 16] */
     int32_t n_links;
-    int32_t published; /* blocks whose tokens are known to be computed */
+    int32_t published;               /* blocks whose tokens are known to be computed */
     int32_t whole[HY_KV_MAX_GROUPS]; /* blocks before this one may lack tokens: not for others */
     struct hy_kv_seq *prev, *next;
 } hy_kv_seq;
