@@ -61,6 +61,7 @@ void simt_check_write(simt_shadow *s, uint32_t n, int64_t i, const char *what, c
         memcpy(&args, p, sizeof(args));                                                            \
         name##_lane(args);                                                                         \
     }                                                                                              \
+    enum { name##_bytes = sizeof(T) };                                                             \
     static void name##_lane(const T a)
 #define HY_DEV       static inline __attribute__((always_inline, unused))
 #define HY_CONST     static const
@@ -129,14 +130,14 @@ HY_DEV double simt_to_f64(uint64_t u)
 }
 
 /* Macros, so that the line is the caller's. */
-#define hy_shfl_xor_f32(v, mask)                                                                   \
-    simt_to_f32(simt_team(SIMT_XOR, simt_of_f32(v), (mask), __FILE__, __LINE__))
-#define hy_shfl_u32(v, lane) ((uint32_t)simt_team(SIMT_LANE, (v), (lane), __FILE__, __LINE__))
-#define hy_team_sum(v)       simt_to_f32(simt_team(SIMT_SUM32, simt_of_f32(v), 0, __FILE__, __LINE__))
-#define hy_team_sum_f64(v)   simt_to_f64(simt_team(SIMT_SUM64, simt_of_f64(v), 0, __FILE__, __LINE__))
-#define hy_team_max(v)       simt_to_f32(simt_team(SIMT_MAX32, simt_of_f32(v), 0, __FILE__, __LINE__))
-#define hy_team_max_u64(v)   simt_team(SIMT_MAXU64, (v), 0, __FILE__, __LINE__)
-#define hy_team_ballot(p)    ((uint32_t)simt_team(SIMT_BALLOT, (p) != 0, 0, __FILE__, __LINE__))
+#define SIMT_AT                  __FILE__, __LINE__
+#define hy_shfl_xor_f32(v, mask) simt_to_f32(simt_team(SIMT_XOR, simt_of_f32(v), (mask), SIMT_AT))
+#define hy_shfl_u32(v, lane)     ((uint32_t)simt_team(SIMT_LANE, (v), (lane), SIMT_AT))
+#define hy_team_sum(v)           simt_to_f32(simt_team(SIMT_SUM32, simt_of_f32(v), 0, SIMT_AT))
+#define hy_team_sum_f64(v)       simt_to_f64(simt_team(SIMT_SUM64, simt_of_f64(v), 0, SIMT_AT))
+#define hy_team_max(v)           simt_to_f32(simt_team(SIMT_MAX32, simt_of_f32(v), 0, SIMT_AT))
+#define hy_team_max_u64(v)       simt_team(SIMT_MAXU64, (v), 0, SIMT_AT)
+#define hy_team_ballot(p)        ((uint32_t)simt_team(SIMT_BALLOT, (p) != 0, 0, SIMT_AT))
 
 HY_DEV uint32_t hy_atomic_add_u32(uint32_t *p, uint32_t v)
 {
