@@ -7,6 +7,6 @@
 #include "backends/simt/host/table.h"
 #include "backends/simt/k_all.h"
 
-#define ENTRY(name) [SIMT_##name] = {#name, name},
+#define ENTRY(name) [SIMT_##name] = {#name, name, name##_bytes},
 const simt_entry SIMT_TABLE[SIMT_KERNELS] = {SIMT_EACH_KERNEL(ENTRY)};
 #undef ENTRY

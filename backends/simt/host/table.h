@@ -14,6 +14,7 @@
 typedef struct simt_entry {
     const char *name;
     simt_fn fn;
+    size_t bytes; /* of its argument */
 } simt_entry;
 
 extern const simt_entry simt_table_fast[SIMT_KERNELS];
