@@ -89,6 +89,13 @@ static void open_arena(bool on)
     mprotect(arena, (size_t)(high - arena), on ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+static void poison(char *p, size_t bytes, int with)
+{
+    mprotect(p, bytes, PROT_READ | PROT_WRITE);
+    memset(p, with, bytes);
+    mprotect(p, bytes, PROT_NONE);
+}
+
 /* ---- work ---- */
 
 static void run_until(stream *s, uint64_t seq);
@@ -277,9 +284,7 @@ API int cuMemAlloc_v2(unsigned long long *p, size_t bytes)
         *n = (range){*r, at, len};
         *r = n;
         high = high < at + len ? at + len : high;
-        open_arena(true);
-        memset(at, 0xa5, len);
-        open_arena(false);
+        poison(at, len, 0xa5);
         *p = (uintptr_t)at;
         rc = OK;
     }
@@ -297,9 +302,7 @@ API int cuMemFree_v2(unsigned long long p)
     for (range **r = &used; *r != NULL; r = &(*r)->next) {
         if ((*r)->p == (char *)(uintptr_t)p) {
             range *old = *r;
-            open_arena(true);
-            memset(old->p, 0xdb, old->bytes);
-            open_arena(false);
+            poison(old->p, old->bytes, 0xdb);
             *r = old->next;
             free(old);
             rc = OK;
