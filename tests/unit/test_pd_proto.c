@@ -148,8 +148,7 @@ static void refused_handovers(void **state)
         "{\"do_remote_prefill\":true,\"halyard\":{}}",
         "{\"do_remote_prefill\":true,\"halyard\":{\"v\":2}}",
         "{\"do_remote_prefill\":true,\"halyard\":{\"v\":1,\"node\":\"p\",\"addrs\":\"a:1\"}}",
-        "{\"do_remote_prefill\":true,\"halyard\":{\"v\":1,\"node\":\"p\",\"addrs\":\"a:1\","
-        "\"epoch\":\"12\"}}",
+        "{\"do_remote_prefill\":true,\"halyard\":{\"v\":1,\"node\":\"p\",\"epoch\":\"12\"}}",
         "{\"do_remote_prefill\":true,\"halyard\":{\"v\":1,\"node\":\"p q\",\"addrs\":\"a:1\"}}",
     };
     hy_handover h;
