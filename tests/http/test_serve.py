@@ -320,13 +320,13 @@ class StartAndStop(unittest.TestCase):
         self.assertLessEqual(after_load, bound)
         self.assertLessEqual(s.rss(), bound)
 
-    def drain(self, signals):
+    def drain(self, signals, tokens):
         s = self.start()
         texts, state = [], {}
 
         def read():
             try:
-                for e in s.events(CHAT, question("Count from 1 to 100.", max_tokens=150, ignore_eos=True)):
+                for e in s.events(CHAT, question("Count from 1 to 100.", max_tokens=tokens, ignore_eos=True)):
                     for c in e["choices"]:
                         texts.append(c["delta"].get("content") or "")
                         state["finish"] = c["finish_reason"] or state.get("finish")
@@ -354,14 +354,14 @@ class StartAndStop(unittest.TestCase):
         return s, texts, state, refused
 
     def test_interrupt_drains(self):
-        s, texts, state, refused = self.drain(1)
+        s, texts, state, refused = self.drain(1, 150)
         self.assertTrue(state.get("done"), state)
         self.assertEqual(state["finish"], "length")
         self.assertIn(refused, (503, "no connection"))
         self.assertEqual(s.process.returncode, 0)
 
     def test_second_interrupt_stops(self):
-        s, texts, state, refused = self.drain(2)
+        s, texts, state, refused = self.drain(2, 4000)  # far more than can be made before the second signal
         self.assertFalse(state.get("done"), "the stream ended as if it were whole")
         self.assertIn(s.process.returncode, (0, 1, 130))
 

@@ -290,11 +290,10 @@ static void drain_waits_for_busy_threads(void **state)
     (void)state;
     begin(HY_RUNTIME_THREADS, 4);
     assert_int_equal(hy_runtime_start(rt), HY_OK);
-    post(MSG_HOLD, 50 * HY_MS);
-    uint64_t t0 = hy_stage_now(p.s);
+    post(MSG_HOLD, 3600 * HY_SEC); /* until told, so that a slow machine changes nothing */
     assert_int_equal(hy_runtime_drain(rt, 1 * HY_MS), HY_E_TIMEOUT);
+    post(MSG_HOLD, 0);
     assert_int_equal(hy_runtime_drain(rt, 20 * HY_SEC), HY_OK);
-    assert_true(hy_stage_now(p.s) - t0 >= 45 * HY_MS);
     assert_false(p.holding);
     assert_int_equal(p.drained, 2);
     end();
