@@ -52,6 +52,7 @@ void hy_log(hy_log_level level, const char *module, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    hy_printable(text); /* one line, whatever a file or a peer put into a name */
     if (sink_now != NULL) {
         sink_now(sink_arg, level, module, text);
         return;

@@ -58,6 +58,17 @@ const char *hy_status_name(hy_status st)
     return "HY_E_UNKNOWN";
 }
 
+void hy_printable(char *s)
+{
+    for (unsigned char *p = (unsigned char *)s; *p != '\0'; p++) {
+        if (*p < 0x20 || *p == 0x7f) {
+            *p = '?';
+        } else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) { /* U+0080 to U+009F in UTF-8 */
+            p[0] = p[1] = '?';
+        }
+    }
+}
+
 hy_status hy_fail(hy_status st, const char *fmt, ...)
 {
     va_list ap;
@@ -65,6 +76,7 @@ hy_status hy_fail(hy_status st, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(tmp, sizeof(tmp), fmt, ap);
     va_end(ap);
+    hy_printable(tmp);
     memcpy(text, tmp, sizeof(text));
     return st;
 }
@@ -78,6 +90,7 @@ hy_status hy_fail_in(hy_status st, const char *fmt, ...)
     va_end(ap);
     if (n >= 0 && n < TEXT_LEN)
         snprintf(tmp + n, sizeof(tmp) - (size_t)n, "%s", text);
+    hy_printable(tmp);
     memcpy(text, tmp, sizeof(text));
     return st;
 }

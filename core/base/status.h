@@ -61,6 +61,9 @@ hy_scope hy_status_scope(hy_status st);
 /* Short constant name, e.g. "HY_E_INVAL". */
 const char *hy_status_name(hy_status st);
 
+/* Replace control characters by '?', in place: names from files and peers come to terminals and
+ * logs. Recorded texts and log lines have gone through it. */
+void hy_printable(char *s);
 /* Record a failure's text for this thread and return st. The text is cut at 1023 bytes. */
 hy_status hy_fail(hy_status st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Put context before the recorded text ("model x.gguf: " + text); returns st. */
