@@ -12,6 +12,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+/* in this file's own code: as fast as the compiler makes it, whatever the library was built for */
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -110,6 +112,13 @@ void hy_hex(const void *data, size_t n, char *out)
         out[2 * i + 1] = digits[p[i] & 15];
     }
     out[2 * n] = '\0';
+}
+
+void hy_xxh128(const void *data, size_t len, uint8_t out[HY_XXH128_LEN])
+{
+    XXH128_canonical_t c;
+    XXH128_canonicalFromHash(&c, XXH3_128bits(data, len));
+    memcpy(out, c.digest, HY_XXH128_LEN);
 }
 
 uint64_t hy_xxh64(const void *data, size_t len, uint64_t seed)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Hashes: SHA-256 (OpenSSL) where a collision would be an error or an attack (prefix chain,
- * downloads), xxHash64 where it only costs time (tables).
+ * downloads), XXH3-128 where gigabytes are told apart and nobody forges (a model's own weights),
+ * xxHash64 where a collision only costs time (tables).
  *
  * Thread: any; one context, one thread at a time.  Owner: hy_sha256_fini frees a context.
  */
@@ -13,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HY_SHA256_LEN = 32, HY_SHA256_HEX_LEN = 64 };
+enum { HY_SHA256_LEN = 32, HY_SHA256_HEX_LEN = 64, HY_XXH128_LEN = 16 };
 
 /* One shot. After a thread's first call it allocates nothing. */
 void hy_sha256(const void *data, size_t len, uint8_t out[HY_SHA256_LEN]);
@@ -34,6 +35,8 @@ hy_status hy_sha256_file(const char *path, uint8_t out[HY_SHA256_LEN]);
 /* Lower-case hex of n bytes and a NUL: out holds 2n + 1. */
 void hy_hex(const void *data, size_t n, char *out);
 
+/* XXH3-128 in its canonical (big-endian) form: the same on every machine. */
+void hy_xxh128(const void *data, size_t len, uint8_t out[HY_XXH128_LEN]);
 uint64_t hy_xxh64(const void *data, size_t len, uint64_t seed);
 
 #endif

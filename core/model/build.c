@@ -47,8 +47,10 @@ static hy_tensor *find_role(hy_build *b, hy_role role, int32_t layer)
     if (!hy_source_name(b->src, role, layer, name, sizeof(name)))
         return NULL;
     hy_tensor *t = hy_source_find(b->src, name);
-    if (t != NULL)
+    if (t != NULL && b->opts->check_only)
         t->used = true;
+    else if (t != NULL)
+        hy_source_use(t); /* now: its pages are read next, and dropped then */
     return t;
 }
 
@@ -137,7 +139,9 @@ static hy_status prepare(hy_build *b, const hy_tensor *t, int64_t from, int64_t 
     HY_TRY(supports(b, &q, t->name));
     HY_TRY(grow(&pv->weights, &pv->cap_weights, pv->n_weights, sizeof(pv->weights[0])));
     hy_weight_src src = {.type = (hy_dtype)t->type, .n = n, .k = t->cols, .gather = gather};
-    HY_TRY(aligned(b, t, (const char *)t->data + row * (size_t)from, row * (size_t)n, &src.data));
+    src.data = (const char *)t->data + row * (size_t)from;
+    if (!b->opts->check_only)
+        HY_TRY(aligned(b, t, src.data, row * (size_t)n, &src.data));
     size_t n_copies = pv->n_copies;
     hy_weight *w = NULL;
     hy_status st = b->dev->math->prepare_weight(b->dev, &src, &w);

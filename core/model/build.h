@@ -61,6 +61,9 @@ hy_status hy_build_bias(hy_build *b, hy_role role, int32_t layer, int64_t n, boo
 hy_status hy_build_qkv(hy_build *b, int32_t layer, bool required, hy_attn_in *in);
 hy_status hy_build_gated_ffn(hy_build *b, int32_t layer, hy_ffn *f);
 
+/* dry.c: a device that takes everything and computes nothing, to check a model's tables. */
+hy_dev *hy_dry_dev(void);
+
 /* The loader's own belongings, freed with the model. */
 typedef struct hy_model_priv {
     hy_source src; /* kept open while a weight borrows from it */

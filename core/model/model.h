@@ -89,6 +89,7 @@ typedef struct hy_model_opts {
     hy_act_mode act;
     void (*progress)(void *arg, size_t done, size_t total); /* bytes; may be NULL */
     void *arg;
+    bool check_only; /* hy_model_check's: no fingerprint */
 } hy_model_opts;
 
 /* path: a GGUF file, or a Hugging Face folder (config.json + safetensors). Errors name file and
@@ -96,6 +97,10 @@ typedef struct hy_model_opts {
  */
 hy_status hy_model_load(const char *path, hy_dev *dev, const hy_model_opts *opts, hy_model **out);
 void hy_model_destroy(hy_model *m);
+
+/* Everything that loading would refuse whatever the backend: a tensor that the family needs is
+ * missing, or has another shape or type. Weights are not read. */
+hy_status hy_model_check(const char *path);
 
 /* For `halyard inspect`: configuration, metadata and tensors as text, without loading weights. */
 struct hy_buf;

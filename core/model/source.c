@@ -239,6 +239,14 @@ hy_status hy_source_fail(hy_status st, const char *path)
     return hy_fail_in(st, "model %s: ", path);
 }
 
+void hy_source_use(hy_tensor *t)
+{
+    t->used = true;
+    if (!t->digested)
+        hy_xxh128(t->data, t->bytes, t->digest);
+    t->digested = true;
+}
+
 void hy_source_drop(const hy_source *s, const hy_tensor *t)
 {
     if (t->gguf != NULL) {

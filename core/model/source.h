@@ -8,6 +8,7 @@
 #ifndef HY_MODEL_SOURCE_H
 #define HY_MODEL_SOURCE_H
 
+#include "core/base/hash.h"
 #include "core/model/gguf.h"
 #include "core/model/hparams.h"
 #include "core/model/safetensors.h"
@@ -22,6 +23,8 @@ typedef struct hy_tensor {
     const void *data;
     size_t bytes;
     bool used; /* the family took it */
+    bool digested;
+    uint8_t digest[HY_XXH128_LEN]; /* of its bytes */
     const hy_gguf_tensor *gguf;
 } hy_tensor;
 
@@ -80,6 +83,8 @@ hy_tensor *hy_source_find(const hy_source *s, const char *name);
 /* The tensor's name in this source; layer is ignored by roles outside layers. False: the format
  * has no such role. */
 bool hy_source_name(const hy_source *s, hy_role role, int32_t layer, char *out, size_t cap);
+/* The family takes it: its bytes are digested, once. */
+void hy_source_use(hy_tensor *t);
 /* Give the pages of a tensor back to the system; they come again from the file if touched. */
 void hy_source_drop(const hy_source *s, const hy_tensor *t);
 

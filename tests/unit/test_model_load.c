@@ -7,6 +7,7 @@
  */
 #include "core/base/buf.h"
 #include "core/base/file.h"
+#include "core/model/gguf.h"
 #include "tests/golden/lm.h"
 #include "tests/golden/togguf.h"
 #include "tests/unit/cm.h"
@@ -327,6 +328,91 @@ static void test_fingerprint(void **state)
     hy_buf_fini(&st);
 }
 
+/* One bit of a large tensor (128 KiB), wherever it is: another model. */
+static void test_fingerprint_sees_every_byte(void **state)
+{
+    (void)state;
+    char src[1024], path[128];
+    uint8_t seen[41][32];
+    hy_buf b;
+    hy_gguf *g = NULL;
+    hy_buf_init(&b);
+    snprintf(src, sizeof(src), "%s/tests/golden/tiny/llama", lm_source_dir());
+    snprintf(path, sizeof(path), "%s/x.gguf", dir);
+    assert_int_equal(togguf(src, "llama", "f32", path), HY_OK);
+    assert_int_equal(hy_file_read(path, 64 << 20, &b), HY_OK);
+    assert_int_equal(hy_gguf_open(path, &g), HY_OK);
+    const hy_gguf_tensor *t = NULL;
+    for (size_t i = 0; i < hy_gguf_n_tensors(g); i++)
+        if (hy_gguf_tensor_at(g, i)->name.len == strlen("token_embd.weight") &&
+            memcmp(hy_gguf_tensor_at(g, i)->name.p, "token_embd.weight", 17) == 0)
+            t = hy_gguf_tensor_at(g, i);
+    assert_non_null(t);
+    assert_int_equal(t->bytes, 512 * 64 * 4);
+    char *data = memmem(b.data, b.len, t->data, t->bytes);
+    const size_t bytes = t->bytes;
+    hy_gguf_close(g);
+    assert_non_null(data);
+    for (size_t i = 0; i < HY_COUNTOF(seen); i++) {
+        lm l;
+        char *at = data + i * 7919 * 13 % bytes;
+        *at ^= i > 0; /* the first is the file as it was */
+        put("x.gguf", b.data, b.len);
+        assert_int_equal(lm_open(path, &f32, &l), HY_OK);
+        memcpy(seen[i], l.model->fingerprint, 32);
+        lm_close(&l);
+        *at ^= i > 0;
+        for (size_t k = 0; k < i; k++)
+            assert_memory_not_equal(seen[k], seen[i], 32);
+    }
+    hy_buf_fini(&b);
+}
+
+/* What `halyard inspect` says of a file: the same as loading, without reading weights. */
+static void test_check(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma3", "phi3"};
+    char src[1024];
+    hy_buf st;
+    for (size_t i = 0; i < HY_COUNTOF(families); i++) {
+        snprintf(src, sizeof(src), "%s/tests/golden/tiny/%s", lm_source_dir(), families[i]);
+        assert_int_equal(hy_model_check(src), HY_OK);
+    }
+    read_tiny("qwen2", "model.safetensors", &st);
+    swap(&st, "layers.1.mlp.up_proj", "layers.1.mlp.xx_proj");
+    folder("qwen2", &st);
+    assert_int_equal(hy_model_check(dir), HY_E_FORMAT);
+    assert_non_null(strstr(hy_fail_text(), "model.layers.1.mlp.up_proj.weight is missing"));
+    swap(&st, "layers.1.mlp.xx_proj", "layers.1.mlp.up_proj");
+    swap(&st, "\"shape\":[64,96]", "\"shape\":[96,64]");
+    folder("qwen2", &st);
+    assert_int_equal(hy_model_check(dir), HY_E_FORMAT);
+    assert_non_null(strstr(hy_fail_text(), "down_proj.weight has 96 rows"));
+    hy_buf_fini(&st);
+}
+
+/* A name in a file that would move a terminal or forge a log line. */
+static void test_hostile_names(void **state)
+{
+    (void)state;
+    hy_buf st;
+    lm l;
+    read_tiny("qwen2", "model.safetensors", &st);
+    /* in JSON: "\u001b[2Jm" and the like are names of the same length as what they replace */
+    swap(&st, "\"model.layers.2.mlp.up_proj.weight\"", "\"\\u001b[2J\\n\\u0085yers.2.up.weight\"");
+    folder("qwen2", &st);
+    assert_true(lm_open(dir, &f32, &l) < 0);
+    for (const char *p = hy_fail_text(); *p != '\0'; p++)
+        assert_true((unsigned char)*p >= 0x20 && *p != 0x7f);
+    swap(&st, "\"shape\":[64,96]", "\"shape\":[96,64]");
+    folder("qwen2", &st);
+    assert_true(lm_open(dir, &f32, &l) < 0);
+    for (const char *p = hy_fail_text(); *p != '\0'; p++)
+        assert_true((unsigned char)*p >= 0x20 && *p != 0x7f);
+    hy_buf_fini(&st);
+}
+
 static void test_inspect(void **state)
 {
     (void)state;
@@ -356,6 +442,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unaligned, setup, teardown),
         cmocka_unit_test_setup_teardown(test_shards, setup, teardown),
         cmocka_unit_test_setup_teardown(test_fingerprint, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fingerprint_sees_every_byte, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_check, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hostile_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inspect, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,8 +18,10 @@ int hy_cmd_inspect(int argc, char **argv)
     };
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "inspect MODEL",
-                  .about = "Print family, sizes, metadata and tensor types of a GGUF file or a\n"
-                           "Hugging Face folder. Every offset and shape is checked on the way.",
+                  .about =
+                      "Print family, sizes, metadata and tensor types of a GGUF file or a\n"
+                      "Hugging Face folder. Every offset and shape is checked on the way, and\n"
+                      "that all tensors that the family needs are there.",
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
@@ -37,7 +39,8 @@ int hy_cmd_inspect(int argc, char **argv)
             rc = hy_cli_fail("inspect");
         } else {
             fputs(hy_buf_str(&b), stdout);
-            rc = HY_EXIT_OK;
+            fflush(stdout);
+            rc = hy_model_check(path) < 0 ? hy_cli_fail("inspect") : HY_EXIT_OK;
         }
     }
     hy_buf_fini(&b);
