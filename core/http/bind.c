@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The listening socket. A host other than loopback is only served with an API key.
+ * The server's socket: bound first, listening when requests can be answered. A host other than
+ * loopback is only served with an API key.
  *
  * Thread: any.  Owner: the caller closes the descriptor.
  */
@@ -28,7 +29,7 @@ static bool is_loopback(const struct sockaddr *a)
     return false;
 }
 
-static hy_status listen_on(const struct addrinfo *ai, int *fd_out)
+static hy_status bind_to(const struct addrinfo *ai, int *fd_out)
 {
     int fd = socket(ai->ai_family, ai->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, ai->ai_protocol);
     if (fd < 0)
@@ -37,7 +38,7 @@ static hy_status listen_on(const struct addrinfo *ai, int *fd_out)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     /* inherited by what is accepted: small stream pieces must not wait for an ACK */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0 || listen(fd, 1024) != 0) {
+    if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0) {
         int err = errno;
         close(fd);
         errno = err;
@@ -58,7 +59,14 @@ static int port_of(int fd)
     return ntohs(((struct sockaddr_in *)&a)->sin_port);
 }
 
-hy_status hy_server__bind(const hy_http_opts *o, int *fd_out, int *port_out)
+static hy_status cannot_listen(const hy_http_opts *o, const char *host, int err)
+{
+    return hy_fail(HY_E_IO, "cannot listen on %s:%d: %s%s", host, o->port, strerror(err),
+                   err == EADDRINUSE ? "; another program uses it: choose another [http] port"
+                                     : "");
+}
+
+hy_status hy_http_reserve(const hy_http_opts *o, int *fd_out)
 {
     char port[16];
     struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
@@ -78,21 +86,29 @@ hy_status hy_server__bind(const hy_http_opts *o, int *fd_out, int *port_out)
                          host);
             break;
         }
-        st = listen_on(ai, fd_out);
+        st = bind_to(ai, fd_out);
     }
     int err = errno;
     freeaddrinfo(list);
-    if (st == HY_E_DENIED)
-        return st;
-    if (st != HY_OK)
-        return hy_fail(HY_E_IO, "cannot listen on %s:%d: %s%s", host, o->port, strerror(err),
-                       err == EADDRINUSE ? "; another program uses it: choose another [http] port"
-                                         : "");
-    *port_out = port_of(*fd_out);
+    return st == HY_OK || st == HY_E_DENIED ? st : cannot_listen(o, host, err);
+}
+
+hy_status hy_server__listen(const hy_http_opts *o, int fd, int *port_out)
+{
+    if (listen(fd, 1024) != 0) {
+        const int err = errno;
+        close(fd);
+        return cannot_listen(o, o->host != NULL ? o->host : "127.0.0.1", err);
+    }
+    *port_out = port_of(fd);
     return HY_OK;
 }
 
 hy_status hy_http_bind(const hy_http_opts *o, int *fd_out, int *port_out)
 {
-    return hy_server__bind(o, fd_out, port_out);
+    int fd = -1;
+    HY_TRY(hy_http_reserve(o, &fd));
+    HY_TRY(hy_server__listen(o, fd, port_out));
+    *fd_out = fd;
+    return HY_OK;
 }

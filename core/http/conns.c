@@ -71,6 +71,7 @@ struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
     struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (bev == NULL)
         return NULL;
+    hy_errpage__watch(s, bev);
     struct timeval wr = {(time_t)(s->h->o.write_timeout_ns / HY_SEC),
                          (suseconds_t)(s->h->o.write_timeout_ns % HY_SEC / 1000)};
     bufferevent_set_timeouts(bev, NULL, s->h->o.write_timeout_ns != 0 ? &wr : NULL);
@@ -121,7 +122,7 @@ void hy_conns__sweep(hy_server *s, uint64_t now_ns)
         }
     }
     hy_http_metrics__conns(s->h->mx, s->n_conns);
-    if (s->paused && s->n_conns < s->h->o.max_connections && !atomic_load(&s->h->draining)) {
+    if (s->paused && s->n_conns < s->h->o.max_connections && s->listener != NULL) {
         s->paused = false;
         evconnlistener_enable(s->listener);
     }

@@ -13,12 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 void hy_http_opts_init(hy_http_opts *o)
 {
     *o = (hy_http_opts){
         .host = "127.0.0.1",
         .port = 8000,
+        .fd = -1,
         .max_body_bytes = (size_t)32 << 20,
         .max_header_bytes = 64 << 10,
         .max_slow_reader_bytes = 4 << 20,
@@ -139,25 +141,33 @@ static void free_all(hy_http *h)
     hy_stage_destroy(h->text);
     hy_stage_destroy(h->out);
     hy_http_metrics__destroy(h->mx);
+    if (h->o.fd >= 0)
+        close(h->o.fd);
     free((void *)h->marks);
     free(h);
 }
 
 hy_status hy_http_create(const hy_http_opts *o, hy_http **out)
 {
-    HY_TRY(check_opts(o));
     hy_http *h = calloc(1, sizeof(*h));
-    if (h == NULL)
+    if (h == NULL) {
+        if (o->fd >= 0)
+            close(o->fd);
         return hy_fail(HY_E_NOMEM, "out of memory for the server");
+    }
     h->o = *o;
+    hy_status st = check_opts(o);
+    if (st < 0) {
+        free_all(h);
+        return st;
+    }
     hy_api_limits_init(&h->lim, hy_tok_n_vocab(o->tok), o->context);
     h->lim.max_logprobs = o->max_logprobs < HY_MAX_TOP ? o->max_logprobs : HY_MAX_TOP;
     h->lim.defaults = o->defaults;
     h->rt = hy_runtime_create(HY_RUNTIME_THREADS, hy_rng_entropy());
     h->mx = hy_http_metrics__create(h);
-    hy_status st = h->rt != NULL && h->mx != NULL
-                       ? HY_OK
-                       : hy_fail(HY_E_NOMEM, "out of memory for the server");
+    st = h->rt != NULL && h->mx != NULL ? HY_OK
+                                        : hy_fail(HY_E_NOMEM, "out of memory for the server");
     if (st == HY_OK && o->user_marks_text)
         st = hy_chat__marks(h);
     if (st == HY_OK)
@@ -188,9 +198,7 @@ int hy_http_port(const hy_http *h)
 
 void hy_http_stop_accepting(hy_http *h)
 {
-    hy_msg m = {.kind = HY_HTTP_DRAIN};
-    if (!atomic_exchange(&h->draining, true) && h->started)
-        hy_stage_post_reserved(h->http, &m);
+    atomic_store(&h->draining, true); /* read at each request */
 }
 
 int hy_http_active(const hy_http *h)
@@ -214,7 +222,7 @@ void hy_http_destroy(hy_http *h)
     if (h == NULL)
         return;
     if (h->started) {
-        hy_msg m = {.kind = HY_HTTP_HANGUP};
+        hy_msg m = {.kind = HY_HTTP_STOP};
         atomic_store(&h->draining, true);
         hy_stage_post_reserved(h->http, &m);
         if (!wait_quiet(h)) {

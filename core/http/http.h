@@ -43,6 +43,7 @@ typedef struct hy_http_opts {
 
     const char *host;        /* 127.0.0.1 */
     int port;                /* 0 picks a free one */
+    int fd;                  /* from hy_http_reserve, taken over in any case; -1: none */
     const char *api_key;     /* keys, one a line; NULL or "": none, only loopback is served */
     const char *cors_origin; /* NULL or "": no CORS headers */
 
@@ -60,22 +61,28 @@ typedef struct hy_http_opts {
 
 void hy_http_opts_init(hy_http_opts *o);
 
+
+/* A socket bound to o->host and o->port that does not listen yet, for `fd` of the options: so what
+ * is wrong with the address shows before a model is loaded. Fails as hy_http_create does. */
+hy_status hy_http_reserve(const hy_http_opts *o, int *fd_out);
 /* A listening socket for o->host and o->port, for servers of another kind. Fails as hy_http_create
  * does; the caller closes *fd_out. */
 hy_status hy_http_bind(const hy_http_opts *o, int *fd_out, int *port_out);
 
-/* Binds the port. HY_E_INVAL: the options, with what to change; HY_E_DENIED: a non-loopback host
- * without a key; HY_E_IO: the port is in use or the address is not ours. */
+/* Binds the port, if none is reserved, and listens. HY_E_INVAL: the options, with what to change;
+ * HY_E_DENIED: a non-loopback host without a key; HY_E_IO: the port is in use or the address is not
+ * ours. */
 hy_status hy_http_create(const hy_http_opts *o, hy_http **out);
 /* Threads run, connections are taken. */
 hy_status hy_http_start(hy_http *h);
 int hy_http_port(const hy_http *h);
-/* Drain: no new connections, new requests answer 503, running ones end as they would. */
+/* Drain: new requests answer 503 and so does /health, on new connections too; running ones end as
+ * they would. */
 void hy_http_stop_accepting(hy_http *h);
 /* Requests not yet answered: a drain is over at 0. */
 int hy_http_active(const hy_http *h);
-/* Hangs up on everybody, aborts their requests in the engine (which must still run, so that their
- * last events come) and stops. NULL is fine. */
+/* Ends what is in work with an error (503, or an error event in a stream), aborts it in the engine
+ * (which must still run, so that the last events come) and stops. NULL is fine. */
 void hy_http_destroy(hy_http *h);
 
 #endif

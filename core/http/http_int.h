@@ -126,8 +126,7 @@ enum {
     HY_OUT_EVENTS,    /* to out: data is a hy_sub (not owned) */
     HY_HTTP_REPLY,    /* to http: data is a hy_reply */
     HY_HTTP_IDS,      /* to http: data is a hy_reply with engine ids */
-    HY_HTTP_DRAIN,    /* to http */
-    HY_HTTP_HANGUP,   /* to http: close every connection */
+    HY_HTTP_STOP,     /* to http: no connections any more, an error to everybody in work */
 };
 
 typedef struct hy_reply {

@@ -25,6 +25,7 @@ const char *hy_server__reason(int status)
         {408, "Request Timeout"},
         {413, "Payload Too Large"},
         {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
         {429, "Too Many Requests"},
         {500, "Internal Server Error"},
         {501, "Not Implemented"},

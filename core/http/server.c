@@ -10,10 +10,13 @@
 #include "core/http/server_int.h"
 
 #include "core/base/log.h"
+#include "core/http/out_int.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -65,14 +68,40 @@ static void free_slot(hy_slot *x, int status)
     atomic_fetch_sub(&s->h->n_calls, 1);
 }
 
+/* Nobody wants the answer any more. */
+static void give_up(hy_slot *x)
+{
+    atomic_store(&x->gone->gone, true);
+    for (size_t i = 0; i < x->n_ids; i++)
+        hy_engine_abort(x->s->h->o.engine, x->ids[i]);
+}
+
+/* A client that closed only its sending side looks as one that left (see docs/HTTP.md), but it
+ * still reads: it learns why there is no answer. To the others the bytes do not matter. */
+static void tell_half_closed(const hy_slot *x)
+{
+    static const char body[] =
+        "{\"error\":{\"message\":\"The connection's sending side was closed before the answer was "
+        "there, which counts as hanging up: keep it open until then.\",\"type\":"
+        "\"BadRequestError\",\"param\":null,\"code\":400}}";
+    char text[512];
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(x->evcon);
+    if (x->streaming || evbuffer_get_length(bufferevent_get_output(bev)) != 0)
+        return; /* inside an answer: its missing end tells */
+    int n = snprintf(text, sizeof(text),
+                     "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                     sizeof(body) - 1, body);
+    if (n > 0 && send(bufferevent_getfd(bev), text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        hy_debug("http", "a client is gone for good: %s", strerror(errno));
+}
+
 /* The connection goes down under an unanswered request. */
 static void on_close(struct evhttp_connection *evcon, void *arg)
 {
     hy_slot *x = arg;
-    hy_server *s = x->s;
-    atomic_store(&x->gone->gone, true);
-    for (size_t i = 0; i < x->n_ids; i++)
-        hy_engine_abort(s->h->o.engine, x->ids[i]);
+    give_up(x);
+    tell_half_closed(x);
     if (evhttp_request_get_connection(x->req) != evcon)
         evhttp_request_free(x->req); /* evhttp has cut it off: it is ours */
     hy_debug("http", "a client hung up on request %llu", (unsigned long long)x->id);
@@ -151,11 +180,28 @@ static void take_ids(hy_server *s, hy_slot *x, hy_reply *r)
     r->ids = NULL;
 }
 
-static void hang_up_all(hy_server *s)
+/* Answers all that are owed with an error: a stream ends with an error event. */
+static void stop_all(hy_server *s)
 {
+    hy_api_error e;
+    hy_api_error_set(&e, 503, "ServiceUnavailableError", NULL,
+                     "The server was stopped before the answer was complete.");
     for (int i = 0; i < s->h->o.max_connections; i++) {
-        if (s->slots[i].id != 0)
-            evhttp_connection_free(s->slots[i].evcon);
+        hy_slot *x = &s->slots[i];
+        if (x->id == 0)
+            continue;
+        struct evhttp_request *req = x->req;
+        give_up(x);
+        if (!x->streaming) {
+            end_slot(x, e.status);
+            hy_server__send_error(s, req, &e);
+            continue;
+        }
+        hy_reply r = {.end = true};
+        hy_buf_init(&r.body);
+        hy_out__error_chunk(&e, &r.body);
+        stream_piece(s, x, &r);
+        hy_buf_fini(&r.body);
     }
 }
 
@@ -172,10 +218,9 @@ static hy_status on_msg(void *self, hy_msg *msg)
 {
     hy_server *s = ((hy_http *)self)->server;
     hy_reply *r = msg->data;
-    if (msg->kind == HY_HTTP_DRAIN || msg->kind == HY_HTTP_HANGUP) {
+    if (msg->kind == HY_HTTP_STOP) {
         stop_listening(s);
-        if (msg->kind == HY_HTTP_HANGUP)
-            hang_up_all(s);
+        stop_all(s);
         return HY_OK;
     }
     hy_slot *x = slot_of(s, r->call);
@@ -516,7 +561,12 @@ static hy_status make_events(hy_server *s)
 static hy_status make_http(hy_server *s)
 {
     const hy_http_opts *o = &s->h->o;
-    HY_TRY(hy_server__bind(o, &s->fd, &s->port));
+    int fd = o->fd;
+    s->h->o.fd = -1;
+    if (fd < 0)
+        HY_TRY(hy_http_reserve(o, &fd));
+    HY_TRY(hy_server__listen(o, fd, &s->port));
+    s->fd = fd;
     s->listener = evconnlistener_new(s->base, NULL, NULL,
                                      LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, s->fd);
     if (s->listener == NULL)
@@ -560,10 +610,36 @@ hy_status hy_server__create(hy_http *h)
     return make_http(s);
 }
 
+static size_t n_unsent(const hy_server *s)
+{
+    size_t n = 0;
+    for (int i = 0; s->conns != NULL && i < s->h->o.max_connections; i++) {
+        struct bufferevent *bev = s->conns[i].bev;
+        if (bev != NULL)
+            n += evbuffer_get_length(bufferevent_get_output(bev));
+    }
+    return n;
+}
+
+/* The last answers go out. Readers that take nothing delay the end by half a second, slow ones by
+ * five at most. */
+static void flush(hy_server *s)
+{
+    size_t left = n_unsent(s), before = left;
+    for (int ms = 0, still = 0; left != 0 && still < 500 && ms < 5000; ms++) {
+        event_base_loop(s->base, EVLOOP_NONBLOCK);
+        usleep(1000);
+        left = n_unsent(s);
+        still = left < before ? 0 : still + 1;
+        before = left;
+    }
+}
+
 void hy_server__destroy(hy_server *s)
 {
     if (s == NULL)
         return;
+    flush(s);
     for (int i = 0; s->slots != NULL && i < s->h->o.max_connections; i++) {
         if (s->slots[i].id != 0)
             end_slot(&s->slots[i], 499);

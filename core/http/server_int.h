@@ -57,8 +57,8 @@ struct hy_server {
     time_t start;
 };
 
-/* bind.c: a listening socket for host:port; *port_out is the port. */
-hy_status hy_server__bind(const hy_http_opts *o, int *fd_out, int *port_out);
+/* bind.c: from now on fd takes connections. Closes it on failure. */
+hy_status hy_server__listen(const hy_http_opts *o, int fd, int *port_out);
 
 /* conns.c */
 hy_status hy_conns__init(hy_server *s);
@@ -69,6 +69,8 @@ hy_conn *hy_conns__find(hy_server *s, struct bufferevent *bev);
 /* Forgets the dead, hangs up on the late. */
 void hy_conns__sweep(hy_server *s, uint64_t now_ns);
 
+/* errpage.c: what evhttp answers by itself gets an OpenAI body. */
+void hy_errpage__watch(hy_server *s, struct bufferevent *bev);
 /* pages.c: GET routes. True when the path is one; the request was answered. */
 bool hy_pages__get(hy_server *s, struct evhttp_request *req, const char *path,
                    const char **handler);
