@@ -38,6 +38,15 @@ static hy_status read_secret(const hy_conf *c, hy_buf *out)
     return HY_OK;
 }
 
+hy_status hy_node__check_secret(const hy_conf *c)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    const hy_status st = read_secret(c, &b);
+    hy_buf_fini(&b);
+    return st;
+}
+
 static void fabric_opts(const hy_conf *c, hy_fab_opts *f)
 {
     f->heartbeat_ns = hy_conf_ns(c, "fabric", "heartbeat");

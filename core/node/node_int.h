@@ -18,6 +18,8 @@ hy_status hy_node__read_key(const hy_conf *c, char **out);
 /* The router of [router], [peer.NAME] and [http], started. */
 hy_status hy_node__router_create(const hy_conf *c, const char *api_key, hy_metrics *m,
                                  hy_route **out);
+/* [cluster] secret_file can be used: asked before a model is loaded. */
+hy_status hy_node__check_secret(const hy_conf *c);
 /* The connector of [connector], [fabric] and [cluster]: it listens, and wants the pools next
  * (hy_exec_create). */
 hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_model *m,
