@@ -49,6 +49,7 @@ struct hy_node {
     size_t n_names;
     hy_sampling defaults;
     hy_size size;
+    int port_fd; /* the HTTP port, until the server has it; -1: none */
     bool started, draining;
 };
 
@@ -177,12 +178,28 @@ static hy_status kv_release(void *arg, const char *text)
     return hy_pd_release(arg, text);
 }
 
+static void address_of(const hy_node *n, hy_http_opts *o)
+{
+    o->host = hy_conf_str(n->conf, "http", "host");
+    o->port = (int)hy_conf_int(n->conf, "http", "port");
+    o->api_key = n->api_key;
+}
+
+/* Before anything is loaded: wrong keys or a port in use show at once. */
+static hy_status reserve_port(hy_node *n)
+{
+    hy_http_opts o;
+    hy_http_opts_init(&o);
+    HY_TRY(hy_node__read_key(n->conf, &n->api_key));
+    address_of(n, &o);
+    return hy_http_reserve(&o, &n->port_fd);
+}
+
 static hy_status build_http(hy_node *n)
 {
     const hy_conf *c = n->conf;
     hy_http_opts o;
     hy_http_opts_init(&o);
-    HY_TRY(hy_node__read_key(c, &n->api_key));
     o.engine = n->engine;
     o.tok = n->tok;
     o.chat = n->chat;
@@ -193,9 +210,9 @@ static hy_status build_http(hy_node *n)
     o.context = n->size.context;
     o.user_marks_text = strcmp(hy_conf_str(c, "engine", "user_marks"), "text") == 0;
     o.metrics = n->metrics;
-    o.host = hy_conf_str(c, "http", "host");
-    o.port = (int)hy_conf_int(c, "http", "port");
-    o.api_key = n->api_key;
+    address_of(n, &o);
+    o.fd = n->port_fd;
+    n->port_fd = -1;
     o.max_body_bytes = hy_conf_size(c, "http", "max_body");
     o.max_header_bytes = hy_conf_size(c, "http", "max_header");
     o.max_slow_reader_bytes = hy_conf_size(c, "http", "max_slow_reader_bytes");
@@ -276,6 +293,10 @@ static hy_status create(hy_node *n, const hy_node_opts *o)
         HY_TRY(hy_node__read_key(n->conf, &n->api_key));
         return hy_node__router_create(n->conf, n->api_key, n->metrics, &n->route);
     }
+    if (o->http && (stages & HY_ROLE_HTTP))
+        HY_TRY(reserve_port(n));
+    if (wants_connector(n, stages))
+        HY_TRY(hy_node__check_secret(n->conf));
     HY_TRY(load(n, o, stages));
     HY_TRY(build_engine(n));
     HY_TRY(hy_runtime_start(n->runtime));
@@ -291,6 +312,7 @@ hy_status hy_node_create(const hy_node_opts *o, hy_node **out)
     if (n == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
     n->conf = o->conf;
+    n->port_fd = -1;
     hy_status st = create(n, o);
     if (st < 0) {
         hy_node_destroy(n);
@@ -347,6 +369,8 @@ void hy_node_destroy(hy_node *n)
     hy_jinja_destroy(n->chat);
     hy_tok_destroy(n->tok);
     hy_dev_close(n->dev);
+    if (n->port_fd >= 0)
+        close(n->port_fd);
     free(n->chat_error);
     free(n->served_name);
     free(n->api_key);

@@ -7,6 +7,7 @@ Usage: test_cli.py BINARY [TEST...]
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,21 @@ class Cli(unittest.TestCase):
             with tempfile.TemporaryDirectory() as d:
                 self.fails((c, "smollm2"), 1, "halyard fetch smollm2", HY_MODELS=d)
             self.fails((c, "/etc/passwd"), 1, "/etc/passwd", "not a GGUF file")
+
+    def test_serve_looks_before_it_loads(self):
+        """A port in use, wrong addresses and keys show before the model is opened (here: no model at all)."""
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = s.getsockname()[1]
+            err = self.fails(("serve", "/etc/passwd", "--port", str(port)), 1, str(port), "in use")
+            self.assertNotIn("GGUF", err)
+        for args, word in ((("--host", "192.0.2.1", "--api-key", "x"), "192.0.2.1"), (("--host", "0.0.0.0"), "api_key"),
+                           (("-o", "http.api_key_file=/nowhere"), "/nowhere"),
+                           (("-o", "node.role=prefill", "-o", "cluster.secret_file=/nowhere"), "/nowhere")):
+            err = self.fails(("serve", "/etc/passwd", "--port", "0", *args), 1, word)
+            self.assertNotIn("GGUF", err)
+        self.fails(("serve", "/etc/passwd", "--port", "0"), 1, "not a GGUF file")
 
     def test_configuration_file(self):
         with tempfile.TemporaryDirectory() as d:
