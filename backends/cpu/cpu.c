@@ -10,6 +10,7 @@
 #include "backends/cpu/cpu_int.h"
 #include "core/base/alloc.h"
 #include "core/conf/conf.h"
+#include "hal/limits.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -81,22 +82,6 @@ void *cpu_scratch(hy_queue *q, size_t bytes)
     return c->scratch;
 }
 
-static size_t meminfo_bytes(const char *key)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    unsigned long long kib = 0;
-    if (f == NULL)
-        return 0;
-    size_t n = strlen(key);
-    while (fgets(line, sizeof(line), f) != NULL) {
-        if (strncmp(line, key, n) == 0 && sscanf(line + n, ": %llu", &kib) == 1)
-            break;
-    }
-    fclose(f);
-    return (size_t)kib * 1024;
-}
-
 static void model_name(char *out, size_t n)
 {
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -120,14 +105,16 @@ static hy_status cpu_props(hy_dev *d, hy_dev_props *out)
 {
     cpu_dev *c = cpu_dev_of(d);
     char model[64];
+    hy_limits limits;
     memset(out, 0, sizeof(*out));
+    hy_limits_read("", &limits);
     model_name(model, sizeof(model));
     snprintf(out->backend, sizeof(out->backend), "cpu");
     snprintf(out->isa, sizeof(out->isa), "%s", cpu_isa_name(c->isa));
     snprintf(out->name, sizeof(out->name), "cpu%d: %.44s (%.15s)", c->index, model, out->isa);
     out->index = c->index;
-    out->mem_total = meminfo_bytes("MemTotal");
-    out->mem_free = meminfo_bytes("MemAvailable");
+    out->mem_total = (size_t)limits.mem_total;
+    out->mem_free = (size_t)limits.mem_free;
     out->n_threads = c->n_threads;
     out->host_visible = true;
     out->exact = true;

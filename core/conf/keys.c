@@ -184,9 +184,6 @@ const hy_conf_key hy_conf__keys[] = {
         "A router in push mode tells it to decode nodes; the peer's name must be its [node] name."),
 
     STRING("backend", "name", "cpu", "Compute backend. `halyard devices` lists those found."),
-    ENUM("backend.cpu", "isa", "auto", "auto|scalar|avx2|avx512",
-         "Instruction set of the kernels. Changes the speed, never a bit of the result. One that "
-         "this CPU does not have is refused."),
 
     PATH("fetch", "cache_dir", "",
          "Where fetched models are kept. Empty: $HY_MODELS, else $XDG_CACHE_HOME/halyard, else "

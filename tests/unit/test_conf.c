@@ -23,6 +23,7 @@ static const hy_conf_key extra[] = {
     {"t", "list", HY_CONF_LIST, "a, b", NULL, NULL, NULL, "A list."},
     {"mate.*", "address", HY_CONF_STRING, "", NULL, NULL, NULL, "Where the mate listens."},
     {"mate.*", "secret", HY_CONF_STRING, "", NULL, NULL, NULL, "Shared."},
+    {"backend.cpu", "isa", HY_CONF_ENUM, "auto", NULL, NULL, "auto|avx2", "From an older table."},
     {"backend.cpu", "isa", HY_CONF_ENUM, "auto", NULL, NULL, "auto|neon", "From a backend."},
     {"backend.cpu", "pin", HY_CONF_BOOL, "true", NULL, NULL, NULL, "From a backend."},
 };

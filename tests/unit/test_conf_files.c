@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The INI files that we ship: each loads; and conf/all.ini shows every key of the built-in table,
- * with the default that the table has.
+ * The INI files that we ship: each loads; and conf/all.ini shows every key of the built-in table
+ * and of the cpu backend, with the default that the table has.
  *
  * Thread: test.  Owner: the test.
  */
@@ -53,6 +53,7 @@ static void every_file_loads(void **state)
             continue;
         hy_conf *c = hy_conf_create();
         assert_int_equal(hy_conf_add_table(c, hy_fab_keys, hy_fab_n_keys), HY_OK);
+        assert_int_equal(hy_node_backend_keys(c), HY_OK);
         if (hy_conf_load_file(c, g.gl_pathv[i]) != HY_OK)
             fail_msg("%s", hy_fail_text());
         hy_conf_destroy(c);
@@ -70,7 +71,8 @@ static void all_ini_is_complete(void **state)
     assert_int_equal(hy_file_read(path, 1 << 20, &b), HY_OK);
     for (char *p = b.data; (p = strstr(p, "\n;")) != NULL; p++)
         p[1] = ' '; /* what is commented out becomes a value */
-    hy_conf *c = hy_conf_create(), *plain = hy_conf_create();
+    hy_conf *c = hy_conf_create();
+    assert_int_equal(hy_node_backend_keys(c), HY_OK);
     if (hy_conf_load_text(c, "all.ini", b.data, b.len) != HY_OK)
         fail_msg("%s", hy_fail_text());
     const hy_conf_key *k;
@@ -92,8 +94,26 @@ static void all_ini_is_complete(void **state)
         hy_buf_fini(&got);
     }
     hy_conf_destroy(c);
-    hy_conf_destroy(plain);
     hy_buf_fini(&b);
+}
+
+/* A key has one owner: what a backend reads stands in that backend's table alone. */
+static void backends_own_their_keys(void **state)
+{
+    (void)state;
+    hy_conf *c = hy_conf_create();
+    for (size_t i = 0; hy_backend_name_at(i) != NULL; i++) {
+        const hy_backend *b;
+        if (hy_backend_find(hy_backend_name_at(i), &b) != HY_OK)
+            continue;
+        const hy_conf_key *k;
+        for (size_t j = 0; (k = hy_conf_key_at(c, j)) != NULL; j++)
+            for (size_t n = 0; n < b->n_keys; n++)
+                if (strcmp(k->section, b->keys[n].section) == 0 &&
+                    strcmp(k->key, b->keys[n].key) == 0)
+                    fail_msg("[%s] %s is in two tables", k->section, k->key);
+    }
+    hy_conf_destroy(c);
 }
 
 int main(void)
@@ -101,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_file_loads),
         cmocka_unit_test(all_ini_is_complete),
+        cmocka_unit_test(backends_own_their_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
