@@ -19,7 +19,7 @@ typedef struct model { /* a layer's parameters, host addresses */
     int64_t dim, ffn, vocab;
     hy_dtype w_type;
     hy_act_mode act;
-    bool biased, layer_norm, post_norm, head_norm;
+    bool biased, layer_norm, post_norm, head_norm, v_f32;
     hy_act_fn fn;
     hy_rope_kind rope;
 } model;
@@ -176,6 +176,7 @@ static bool run_in(cf *c, cf_side *d, const void *arg, bool composed, float *out
                     .rows = &s->rows,
                     .bt = {s->table, s->stride},
                     .act = t->m->act,
+                    .v_f32 = t->m->v_f32,
                     .ws = scratch(c, d, &t->need)};
     a.x = up(c, d, t->x);
     a.q = cf_dev(c, d, q, (size_t)nq * sizeof(float));
@@ -410,12 +411,16 @@ static void op_group(cf *c, hy_op op, hy_dtype type, hy_act_mode act)
                      .k = 256};
     if (!cf_group(c, &q, "%s %s", hy_dtype_name(type), act == HY_ACT_INT8 ? "int8" : "f32"))
         return;
+    q.op = HY_OP_MATMUL; /* a v product of its own type, as models have in their first layers */
+    q.act = HY_ACT_F32;
+    const bool f32_too = act == HY_ACT_INT8 && c->dut.dev->math->supports(c->dut.dev, &q);
     for (int v = 0; v < 6; v++) {
         model m = {.dim = 256, .ffn = 512, .vocab = 101, .w_type = type, .act = act};
         m.biased = v % 2 == 1;
         m.layer_norm = v % 4 == 2;
         m.post_norm = v % 3 == 1;
         m.head_norm = v % 3 != 0;
+        m.v_f32 = f32_too && v >= 3;
         m.fn = (hy_act_fn)(v % 3);
         m.rope = v % 4 == 3 ? HY_ROPE_NONE : v % 2 == 0 ? HY_ROPE_HALVES : HY_ROPE_PAIRS;
         if (op == HY_OP_FFN)

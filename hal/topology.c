@@ -6,105 +6,14 @@
  */
 #include "hal/topology.h"
 
+#include "hal/limits.h"
+
 #include <hwloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- cgroup limits ---- */
-
-static bool first_line(const char *path, char *out, size_t n)
-{
-    FILE *f = fopen(path, "re");
-    if (f == NULL)
-        return false;
-    bool ok = fgets(out, (int)n, f) != NULL;
-    fclose(f);
-    return ok;
-}
-
-/* The path of this process in the cgroup v2 tree, "" when there is none. */
-static void cgroup_path(char *out, size_t n)
-{
-    char line[512];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    out[0] = '\0';
-    if (f == NULL)
-        return;
-    while (fgets(line, sizeof(line), f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::", 3) == 0)
-            snprintf(out, n, "%s", line + 3);
-    }
-    fclose(f);
-}
-
-typedef struct limits {
-    double cpus;  /* 0: none */
-    uint64_t mem; /* 0: none */
-} limits;
-
-static void lower_cpus(limits *l, double v)
-{
-    if (v > 0.0 && (l->cpus == 0.0 || v < l->cpus))
-        l->cpus = v;
-}
-
-static void lower_mem(limits *l, uint64_t v)
-{
-    if (v > 0 && v < UINT64_MAX / 4 && (l->mem == 0 || v < l->mem))
-        l->mem = v;
-}
-
-static void read_group(const char *dir, limits *l)
-{
-    char path[640], line[128];
-    double quota, period;
-    unsigned long long mem;
-    snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpu.max", dir);
-    if (first_line(path, line, sizeof(line)) && sscanf(line, "%lf %lf", &quota, &period) == 2 &&
-        period > 0.0)
-        lower_cpus(l, quota / period);
-    snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", dir);
-    if (first_line(path, line, sizeof(line)) && sscanf(line, "%llu", &mem) == 1)
-        lower_mem(l, mem);
-}
-
-/* Version 1 keeps controllers apart; inside a container its own group is the root. */
-static void read_v1(limits *l)
-{
-    char line[64];
-    double quota = 0.0, period = 0.0;
-    unsigned long long mem;
-    if (first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof(line)))
-        quota = atof(line);
-    if (first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", line, sizeof(line)))
-        period = atof(line);
-    if (quota > 0.0 && period > 0.0)
-        lower_cpus(l, quota / period);
-    if (first_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", line, sizeof(line)) &&
-        sscanf(line, "%llu", &mem) == 1 && mem < 1ull << 60)
-        lower_mem(l, mem);
-}
-
-/* The tightest of the process's group and all groups above. */
-static limits read_limits(void)
-{
-    limits l = {0};
-    char dir[512];
-    cgroup_path(dir, sizeof(dir));
-    for (;;) {
-        read_group(strcmp(dir, "/") == 0 ? "" : dir, &l);
-        char *slash = strrchr(dir, '/');
-        if (slash == NULL)
-            break;
-        *slash = '\0';
-    }
-    read_v1(&l);
-    return l;
-}
 
 /* ---- hwloc ---- */
 
@@ -193,9 +102,11 @@ hy_status hy_topo_get(hy_topo *out)
     out->l2 = cache(t, HWLOC_OBJ_L2CACHE, &out->l2_cores);
     out->l3 = cache(t, HWLOC_OBJ_L3CACHE, &out->l3_cores);
     hwloc_topology_destroy(t);
-    limits l = read_limits();
+    hy_limits l;
+    hy_limits_read("", &l);
     out->cpu_quota = l.cpus;
-    out->mem_limit = l.mem < out->mem_total ? l.mem : 0;
+    out->mem_limit = l.mem_limit;
+    out->mem_free = l.mem_free;
     return HY_OK;
 }
 
@@ -209,7 +120,8 @@ int hy_topo_threads(void)
             n = count(t, HWLOC_OBJ_PU);
         hwloc_topology_destroy(t);
     }
-    limits l = read_limits();
+    hy_limits l;
+    hy_limits_read("", &l);
     if (l.cpus > 0.0 && ceil(l.cpus) < n)
         n = (int)ceil(l.cpus);
     return n > 0 ? n : 1;
@@ -317,6 +229,8 @@ void hy_topo_print(hy_buf *out)
         hy_buf_puts(out, ", cgroup limit ");
         put_bytes(out, h.mem_limit);
     }
+    hy_buf_puts(out, ", free for this process ");
+    put_bytes(out, h.mem_free);
     hy_buf_putc(out, '\n');
     hwloc_topology_t t = load(false, true);
     if (t == NULL)

@@ -19,6 +19,7 @@ typedef struct hy_topo {
     uint64_t l1d, l2, l3;          /* bytes of one cache; 0: none or unknown */
     int l2_cores, l3_cores;        /* cores that share one */
     uint64_t mem_total, mem_limit; /* bytes; limit by cgroup, 0: none */
+    uint64_t mem_free;             /* bytes that this process can still have */
 } hy_topo;
 
 hy_status hy_topo_get(hy_topo *out);

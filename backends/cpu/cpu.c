@@ -322,8 +322,8 @@ static const char *cpu_why_none(void)
 
 static const hy_conf_key cpu_keys[] = {
     {"backend.cpu", "isa", HY_CONF_ENUM, "auto", NULL, NULL, "auto|scalar|avx2|avx512",
-     "Instruction set of the kernels. auto takes the best this CPU has. All give the same bits: it "
-     "changes speed alone."},
+     "Instruction set of the kernels. auto takes the best this CPU has; one that it lacks is "
+     "refused. All give the same bits: it changes speed alone."},
 };
 
 const hy_backend cpu_backend = {

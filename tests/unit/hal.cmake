@@ -1,6 +1,7 @@
 hy_test(hal_decode hy_dtype)
 hy_test(hal_fmath hy_dtype)
 hy_test(hal_cpu hy_hal)
+hy_test(hal_limits hy_halops)
 hy_test(hal_support hy_hal)
 hy_test(hal_blas hy_hal)
 hy_test(hal_registry hy_hal)

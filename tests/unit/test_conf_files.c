@@ -7,7 +7,9 @@
  */
 #include "core/base/file.h"
 #include "core/conf/conf.h"
+#include "core/node/device.h"
 #include "fabric/keys.h"
+#include "hal/registry.h"
 #include "tests/unit/cm.h"
 
 #include <glob.h>
