@@ -151,6 +151,16 @@ class Cli(unittest.TestCase):
         p = halyard("run", SMOLLM2, "-p", "word " * 3000, "-c", "256")
         self.assertEqual(p.returncode, 1)
         self.assertIn("256", p.stderr)
+        p = subprocess.run([BINARY, "run", SMOLLM2, "-p", b"caf\xe9"], capture_output=True, text=True, timeout=120)
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("UTF-8", p.stderr)
+        p = subprocess.Popen([BINARY, "run", SMOLLM2, "-p", "Write a long story about a ship.", "--temperature", "1"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        p.stdout.read(1)
+        p.stdout.close()  # as `| head -c 1` does: nobody reads the rest
+        self.assertEqual(p.wait(120), 1)
+        self.assertIn("cannot be written", p.stderr.read())
+        p.stderr.close()
 
     @unittest.skipUnless(os.path.exists(SMOLLM2), "no SmolLM2 under $HY_MODELS")
     def test_inspect_and_tokenize(self):

@@ -10,7 +10,6 @@ import http.server
 import json
 import re
 import threading
-import time
 import urllib.parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -30,7 +29,8 @@ class Object:
         self.lie = None       # other bytes are sent than the tag says
         self.status = []      # statuses of the next answers
         self.no_length = False
-        self.rate = 0         # bytes a second; 0: at once
+        self.hold = 0         # after that many bytes of an answer, wait for `go`; 0: no wait
+        self.go = threading.Event()
         self.size = None      # claimed X-Linked-Size
 
 
@@ -167,10 +167,9 @@ class Hub:
             body = body[:o.cuts.pop(0)]
             h.close_connection = True
         try:
-            step = max(4096, o.rate // 20) if o.rate else 1 << 20
-            for i in range(0, len(body), step):
-                h.wfile.write(body[i:i + step])
-                if o.rate:
-                    time.sleep(0.05)
+            if o.hold:
+                h.wfile.write(body[:o.hold])
+                o.go.wait(60)
+            h.wfile.write(body[o.hold:])
         except OSError:
             h.close_connection = True

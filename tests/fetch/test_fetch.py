@@ -207,11 +207,12 @@ class Resume(Case):
         self.assertEqual(self.ranges(), [None, "bytes=1048576-", "bytes=2097152-"])
 
     def test_killed_in_the_middle(self):
-        self.o.rate = 2 << 20
+        self.o.hold = (1 << 20) + 65536
+        self.addCleanup(self.o.go.set)
         p = subprocess.Popen([BINARY, "fetch", "--dir", self.dir, "hf:acme/r"], env=self.env(),
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         part = os.path.join(self.dir, "acme/r/m.gguf.part")
-        for _ in range(400):
+        for _ in range(3000):
             if os.path.exists(part) and os.path.getsize(part) >= 1 << 20:
                 break
             time.sleep(0.01)
@@ -221,7 +222,7 @@ class Resume(Case):
         p.wait()
         have = os.path.getsize(part)
         self.assertGreaterEqual(have, 1 << 20)
-        self.o.rate = 0
+        self.o.hold = 0
         self.assertEqual(self.read(self.fetch("hf:acme/r")), self.o.data)
         self.assertEqual(self.ranges()[-1], f"bytes={have}-")
 

@@ -327,49 +327,46 @@ class StartAndStop(unittest.TestCase):
         def read():
             try:
                 for e in s.events(CHAT, question("Count from 1 to 100.", max_tokens=tokens, ignore_eos=True)):
+                    if "error" in e:
+                        state["error"] = e["error"]["message"]
+                        continue
                     for c in e["choices"]:
                         texts.append(c["delta"].get("content") or "")
                         state["finish"] = c["finish_reason"] or state.get("finish")
                 state["done"] = True
             except Exception as e:  # noqa: BLE001: the reader reports what came
-                state["error"] = e
+                state["error"] = repr(e)
         t = threading.Thread(target=read)
         t.start()
         while len(texts) < 5:
             time.sleep(0.01)
         s.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        refused = None
-        try:
-            refused = s.post(CHAT, question("hi", max_tokens=1), timeout=5)[0]
-        except OSError:
-            refused = "no connection"
+        while "draining" not in s.log():
+            time.sleep(0.01)
+        refused = s.post(CHAT, question("hi", max_tokens=1))[0]
+        self.assertEqual(s.raw("GET", "/health")[0], 503)
         if signals == 2:
             s.process.send_signal(signal.SIGINT)
-            begin = time.monotonic()
-            s.process.wait(10)
-            self.assertLess(time.monotonic() - begin, 2.0)
-        t.join(60)
-        s.process.wait(20)
+            s.process.wait(30)
+        t.join(120)
+        s.process.wait(60)
         return s, texts, state, refused
 
     def test_interrupt_drains(self):
-        s, texts, state, refused = self.drain(1, 150)
+        s, texts, state, refused = self.drain(1, 600)
         self.assertTrue(state.get("done"), state)
         self.assertEqual(state["finish"], "length")
-        self.assertIn(refused, (503, "no connection"))
+        self.assertEqual(refused, 503)
         self.assertEqual(s.process.returncode, 0)
 
     def test_second_interrupt_stops(self):
         s, texts, state, refused = self.drain(2, 4000)  # far more than can be made before the second signal
-        self.assertFalse(state.get("done"), "the stream ended as if it were whole")
+        self.assertEqual(state.get("finish"), None, "the stream ended as if it were whole")
+        self.assertIn("stopped", state.get("error", ""))
         self.assertIn(s.process.returncode, (0, 1, 130))
 
     def test_term_when_idle(self):
-        s = self.start()
-        begin = time.monotonic()
-        self.assertEqual(s.stop(), 0)
-        self.assertLess(time.monotonic() - begin, 3)
+        self.assertEqual(self.start().stop(), 0)  # kills, after 20 s, what does not end
 
     def test_keys_in_a_file(self):
         with tempfile.NamedTemporaryFile("w") as f:

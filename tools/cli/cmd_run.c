@@ -10,6 +10,7 @@
 #include "core/text/chatreq.h"
 #include "tools/cli/cli.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
@@ -149,8 +150,9 @@ static hy_status answer_ids(session *s, const hy_tok_ids *prompt, hy_buf *answer
     hy_detok_init(&d, s->tok, true);
     size_t seen = 0, printed = 0;
     bool aborted = false;
+    int unwritten = 0;
     while (wait_news(&in, seen)) {
-        if (interrupted && !aborted) {
+        if ((interrupted || unwritten != 0) && !aborted) {
             hy_engine_abort(hy_node_engine(s->node), id);
             aborted = true;
         }
@@ -163,7 +165,8 @@ static hy_status answer_ids(session *s, const hy_tok_ids *prompt, hy_buf *answer
         if (answer->len > printed)
             fwrite(answer->data + printed, 1, answer->len - printed, stdout);
         printed = answer->len;
-        fflush(stdout);
+        if (fflush(stdout) != 0 && unwritten == 0) /* a reader that left, a full disk */
+            unwritten = errno;
     }
     hy_detok_flush(&d, answer);
     if (answer->len > printed)
@@ -171,6 +174,8 @@ static hy_status answer_ids(session *s, const hy_tok_ids *prompt, hy_buf *answer
     putchar('\n');
     hy_detok_fini(&d);
     free(in.ids);
+    if (unwritten != 0)
+        return hy_fail(HY_E_IO, "the answer cannot be written: %s", strerror(unwritten));
     if (in.finish == HY_FINISH_ERROR || in.oom)
         return hy_fail(HY_E_INVAL, "%s", in.oom ? "out of memory" : in.error);
     double t1 = seconds();
@@ -208,12 +213,13 @@ static hy_status render(session *s, hy_buf *out)
     return st;
 }
 
-static void add_message(session *s, const char *role, const char *text, size_t len)
+static hy_status add_message(session *s, const char *role, const char *text, size_t len)
 {
     json_t *content = json_stringn(text, len);
-    if (content == NULL) /* not UTF-8 */
-        content = json_string("?");
+    if (content == NULL)
+        return hy_fail(HY_E_INVAL, "the %s message is not valid UTF-8", role);
     json_array_append_new(s->messages, json_pack("{s:s,s:o}", "role", role, "content", content));
+    return HY_OK;
 }
 
 /* One turn: question in, answer out. */
@@ -230,15 +236,16 @@ static hy_status turn(session *s, const char *text, size_t len)
         hy_buf_add(&prompt, text, len);
         flags = HY_TOK_ADD_SPECIAL;
     } else {
-        add_message(s, "user", text, len);
-        st = render(s, &prompt);
+        st = add_message(s, "user", text, len);
+        if (st == HY_OK)
+            st = render(s, &prompt);
     }
     if (st == HY_OK)
         st = hy_tok_encode(s->tok, hy_buf_str(&prompt), prompt.len, flags, 0, &ids);
     if (st == HY_OK)
         st = answer_ids(s, &ids, &answer);
     if (!s->raw && st == HY_OK)
-        add_message(s, "assistant", hy_buf_str(&answer), answer.len);
+        st = add_message(s, "assistant", hy_buf_str(&answer), answer.len);
     else if (json_array_size(s->messages) > n_before) /* the chat can go on without it */
         json_array_remove(s->messages, n_before);
     hy_tok_ids_fini(&ids);
@@ -352,10 +359,10 @@ static int run(hy_conf *conf, const char *model, const run_args *a)
     catch_sigint(SA_RESTART);
     s.tok = hy_node_tok(s.node);
     s.messages = json_array();
-    if (a->system != NULL)
-        add_message(&s, "system", a->system, strlen(a->system));
     int rc = HY_EXIT_OK;
-    if (a->prompt == NULL)
+    if (a->system != NULL && add_message(&s, "system", a->system, strlen(a->system)) < 0)
+        rc = hy_cli_fail("run");
+    else if (a->prompt == NULL)
         rc = chat(&s);
     else if (turn(&s, a->prompt, strlen(a->prompt)) < 0)
         rc = hy_cli_fail("run");
