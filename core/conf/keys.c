@@ -45,6 +45,9 @@ const hy_conf_key hy_conf__keys[] = {
     ENUM("node", "log_level", "info", "error|warn|info|debug|trace",
          "How much is logged, on standard error: error (work lost), warn (went on), info (starts "
          "and ends), debug (per request), trace (per step)."),
+    INT("node", "trace", "256", "0", "1000000",
+        "Requests whose timelines are kept for GET /trace (`halyard trace`), the last ones. 0: "
+        "none."),
 
     PATH("model", "path", "",
          "Model to serve: a GGUF file, a folder in Hugging Face form, or the name of a fetched "
@@ -157,6 +160,10 @@ const hy_conf_key hy_conf__keys[] = {
          "router's request says which. pull: when prefill is done; push: while it goes on."),
     STRING("connector", "advertise", "",
            "host:port[,host:port] that other nodes connect to. Empty: [fabric] listen."),
+    {"connector", "link", HY_CONF_LIST, "", NULL, NULL, NULL,
+     "Nodes to link with at start, and again whenever that link is lost: NAME@host:port, more "
+     "addresses of one node behind a '+'. Others are linked at the first request. `halyard up` "
+     "sets it for decode nodes."},
     TIME("connector", "lease", "10s", "10ms", "1h",
          "How long a finished prompt's KV is kept for the node that wants it; that node renews it "
          "every third of this."),

@@ -82,9 +82,10 @@ typedef struct hy_conn_event {
     hy_conn_event_kind kind;
     uint64_t uid;
     int32_t valid;
-    hy_status status;     /* < 0: why not all is valid, or sending failed */
-    bool fatal;           /* RECEIVED: do not compute the rest, fail the request */
-    uint64_t deadline_ns; /* HELD */
+    hy_status status;                 /* < 0: why not all is valid, or sending failed */
+    bool fatal;                       /* RECEIVED: do not compute the rest, fail the request */
+    uint64_t deadline_ns;             /* HELD */
+    uint64_t start_ns, end_ns, bytes; /* RECEIVED: of the transfer; start 0: it never began */
     hy_conn_first *first; /* RECEIVED, message only: with its KV; NULL: none. The message's */
     char text[120];       /* failures: why */
 } hy_conn_event;

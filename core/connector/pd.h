@@ -15,6 +15,7 @@
 #define HY_CONNECTOR_PD_H
 
 #include "core/base/metric.h"
+#include "core/base/trace.h"
 #include "core/base/stage.h"
 #include "core/connector/connector.h"
 #include "fabric/fabric.h"
@@ -23,6 +24,7 @@ typedef struct hy_pd hy_pd;
 
 typedef struct hy_pd_opts {
     hy_fab_opts fab;       /* node, addrs, secret, ...; notify is set here */
+    const char *links;     /* "NAME@host:port[+host:port],...": connected from the start; or NULL */
     const char *advertise; /* "host:port" that peers connect to; NULL or "": as bound */
     hy_dev *dev;           /* of the pools */
     int32_t n_groups;
@@ -39,6 +41,7 @@ typedef struct hy_pd_opts {
     size_t min_run;       /* shortest run that goes from cache to cache; 0: the plan's default */
     int32_t max_waiting;  /* sequences the engine may have: sizes the mailbox */
     hy_metrics *metrics;  /* NULL: none */
+    hy_trace *trace;      /* NULL: none */
 } hy_pd_opts;
 
 void hy_pd_opts_init(hy_pd_opts *o);
@@ -62,6 +65,9 @@ uint64_t hy_pd_epoch(const hy_pd *p);
  * kv_transfer_params that were answered, or its halyard object; HY_E_INVAL: no lease in it;
  * HY_E_NOTFOUND: of another node or epoch. Unknown and ended leases are no-ops. */
 hy_status hy_pd_release(hy_pd *p, const char *text);
+
+/* JSON list of {peer, addrs, state, path, copy, why}: every node it had to do with. Any thread. */
+void hy_pd_links(hy_pd *p, hy_buf *out);
 
 typedef struct hy_pd_stats {
     uint64_t loads, received, missed, failed, expired, corrupt, aborted;

@@ -12,6 +12,7 @@
 #include "core/connector/proto.h"
 #include "hal/kv_plan.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum {                 /* messages to the connector stage */
@@ -30,6 +31,7 @@ enum {                 /* messages to the connector stage */
        PD_T_HOLD,  /* arg: uid */
        PD_T_WAIT,  /* arg: number of a waiting GET */
        PD_T_RETRY,
+       PD_T_LINK,
 };
 
 enum { PD_RETRIES = 2 };
@@ -41,8 +43,8 @@ typedef struct pd_tab { /* copied block tables */
     int32_t *ids[HY_KV_MAX_GROUPS];
 } pd_tab;
 
-typedef struct pd_cmd { /* from the scheduler half */
-    uint64_t uid;
+typedef struct pd_cmd {   /* from the scheduler half */
+    uint64_t uid, req_id; /* req_id: owner's side */
     hy_handover h;
     pd_tab tab;
     int32_t local, n_ext, next; /* LOAD */
@@ -60,7 +62,9 @@ typedef struct pd_peer {
     hy_fab_peer fab;
     uint64_t epoch;
     bool up, connecting, hello; /* hello: theirs came and fits */
+    bool wanted;                /* [connector] link: connected without a request */
     char refused[200];          /* why this link cannot be used, "" if it can */
+    char why[120];              /* why it is down */
     hy_kv_desc desc;
     hy_kv_plan *serve, *take; /* ours to theirs, theirs to ours */
     bool has_key[HY_KV_MAX_GROUPS], has_staging;
@@ -71,7 +75,7 @@ typedef struct pd_peer {
 /* ---- owner's side ---- */
 struct pd_job;
 typedef struct pd_lease {
-    uint64_t id, uid;
+    uint64_t id, uid, req_id;
     pd_tab tab;
     int32_t tokens;   /* with KV now */
     int32_t n_prompt; /* that will have it */
@@ -198,7 +202,7 @@ typedef struct pd_seq { /* scheduler half */
 
 typedef struct pd_metrics {
     hy_metric *bytes_in, *bytes_out, *seconds, *failed, *expired_leases, *missed, *corrupt;
-    hy_metric *held_blocks, *leases, *oldest, *loads, *full_hits, *refused;
+    hy_metric *held_blocks, *leases, *oldest, *loads, *full_hits, *refused, *links;
 } pd_metrics;
 
 struct hy_pd {
@@ -220,6 +224,9 @@ struct hy_pd {
     uint8_t *used;             /* [n_units] */
     size_t n_units, n_landing; /* the first n_landing are for what comes in */
     pd_peer *peers;
+    pthread_mutex_t links_lock;
+    hy_buf links; /* list of links as JSON; under the lock */
+    uint64_t links_timer, links_wait;
     uint64_t next_number;
     uint64_t unwanted[256]; /* push: released before anything of them was computed; a ring */
     uint32_t n_unwanted;
@@ -273,6 +280,12 @@ pd_peer *hy_pd__peer_of(hy_pd *p, hy_fab_peer fab);
 bool hy_pd__connect(hy_pd *p, pd_peer *x); /* false: not even begun */
 void hy_pd__on_fab(hy_pd *p, hy_fab_event *ev);
 void hy_pd__peers_free(hy_pd *p);
+
+/* pd_link.c */
+hy_status hy_pd__links_init(hy_pd *p, const char *links);
+void hy_pd__links_fini(hy_pd *p);
+void hy_pd__links_timer(hy_pd *p);
+void hy_pd__links_note(hy_pd *p); /* a link came, went or was refused */
 
 /* pd_serve.c: the owner's side */
 pd_lease *hy_pd__lease_find(hy_pd *p, uint64_t id);

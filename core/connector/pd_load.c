@@ -120,6 +120,9 @@ static void finish(hy_pd *p, pd_load *l)
         hy_conn_event ev = {.kind = HY_CONN_RECEIVED,
                             .uid = l->uid,
                             .valid = l->at,
+                            .start_ns = l->t_get,
+                            .end_ns = l->t_done,
+                            .bytes = l->bytes,
                             .status = l->status,
                             .fatal = l->status < 0 && p->o.fail};
         snprintf(ev.text, sizeof(ev.text), "%s", l->text);

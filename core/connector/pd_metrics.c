@@ -38,6 +38,7 @@ void hy_pd__metrics_init(hy_pd *p, hy_metrics *m)
     x->oldest =
         hy_metric_gauge(m, "halyard:kv_lease_oldest_seconds", "Age of the oldest lease.", NULL, 0);
     x->loads = hy_metric_gauge(m, "halyard:kv_loads", "Loads under way.", NULL, 0);
+    x->links = hy_metric_gauge(m, "halyard:kv_links", "Links to other nodes that are up.", NULL, 0);
 }
 
 void hy_pd__metrics_leases(hy_pd *p)

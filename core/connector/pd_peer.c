@@ -102,6 +102,7 @@ static void refuse(hy_pd *p, pd_peer *x, const char *why)
     hy_warn("connector", "link with %s is refused: %s", x->node, why);
     hy_pd__send(p, x, &m);
     hy_pd__load_link(p, x);
+    hy_pd__links_note(p);
 }
 
 static hy_status take_keys(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
@@ -175,6 +176,8 @@ static void describe(hy_pd *p, pd_peer *x)
     }
     hy_info("connector", "linked with %s: %s", x->node, hy_buf_str(&b));
     hy_buf_fini(&b);
+    x->why[0] = '\0';
+    hy_pd__links_note(p);
 }
 
 static void on_hello(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
@@ -202,6 +205,7 @@ static void on_refuse(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
         snprintf(x->refused, sizeof(x->refused), "%s (says %s)", m->text, x->node);
     }
     hy_pd__load_link(p, x);
+    hy_pd__links_note(p);
 }
 
 /* ---- from the fabric ---- */
@@ -216,6 +220,8 @@ static void down(hy_pd *p, pd_peer *x, const char *why, bool again)
     plans_free(x);
     x->refused[0] = '\0';
     hy_pd__load_down(p, x, why, again);
+    snprintf(x->why, sizeof(x->why), "%s", why);
+    hy_pd__links_note(p);
 }
 
 static void on_up(hy_pd *p, const hy_fab_event *ev)
@@ -243,8 +249,11 @@ static void on_connect(hy_pd *p, const hy_fab_event *ev)
     if (x == NULL)
         return;
     x->connecting = false;
-    if (ev->status < 0 && !x->up)
+    if (ev->status < 0 && !x->up) {
         hy_pd__load_down(p, x, ev->text, false);
+        snprintf(x->why, sizeof(x->why), "%s", ev->text);
+        hy_pd__links_note(p);
+    }
 }
 
 static void on_msg(hy_pd *p, const hy_fab_event *ev)

@@ -246,6 +246,7 @@ static bool put_lease(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_b
         hy_pd__cmd_free(c);
         return false;
     }
+    c->req_id = r->req_id;
     c->tokens = r->computed;
     c->n_prompt = r->n_prompt;
     memcpy(c->prompt, s->prompt, sizeof(c->prompt));

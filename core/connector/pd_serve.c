@@ -60,6 +60,8 @@ static void conclude(hy_pd *p, pd_job *j)
             m.first = l->first;
         }
         PD_COUNT(p, jobs_out);
+        hy_trace_again(p->o.trace, l->req_id, HY_TRACE_SENT, hy_pd__now(p));
+        hy_trace_add(p->o.trace, l->req_id, HY_TRACE_BYTES_OUT, (int64_t)j->bytes);
     }
     hy_pd__send(p, j->peer, &m);
     job_free(p, j);
@@ -98,6 +100,7 @@ static void lease_free(hy_pd *p, pd_lease *l)
         at = &(*at)->chain;
     *at = l->chain;
     hy_pd__untimer(p, &l->timer);
+    hy_trace_mark(p->o.trace, l->req_id, HY_TRACE_FREED, hy_pd__now(p));
     if (l->held) {
         const hy_conn_event ev = {.kind = HY_CONN_SENT, .uid = l->uid};
         hy_pd__report(p, &ev, NULL);
@@ -155,6 +158,7 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         }
         l->id = c->h.lease;
         l->uid = c->uid;
+        l->req_id = c->req_id;
         l->born = now;
         l->n_prompt = c->n_prompt;
         l->unwanted = is_unwanted(p, l->id);
@@ -639,6 +643,7 @@ static void bind(hy_pd *p, pd_job *j, pd_lease *l)
     static const uint8_t none[32];
     j->lease = l;
     l->n_jobs++;
+    hy_trace_mark(p->o.trace, l->req_id, HY_TRACE_SEND, hy_pd__now(p));
     hy_pd__untimer(p, &j->timer);
     if (memcmp(j->get.prompt, none, 32) != 0 && memcmp(j->get.prompt, l->prompt, 32) != 0)
         stop_job(p, j, HY_E_INVAL, "the lease is of another prompt");

@@ -198,6 +198,9 @@ static hy_status on_msg(void *self, hy_msg *m)
     case PD_T_WAIT:
         hy_pd__job_wait_timer(p, m->arg);
         break;
+    case PD_T_LINK:
+        hy_pd__links_timer(p);
+        break;
     case PD_T_RETRY:
         p->retry_set = false;
         flush_out(p);
@@ -269,9 +272,18 @@ void hy_pd_opts_init(hy_pd_opts *o)
     o->max_waiting = 1024;
 }
 
+static hy_status on_start(void *self)
+{
+    hy_pd *p = self;
+    hy_pd__links_timer(p);
+    hy_pd__links_note(p);
+    return HY_OK;
+}
+
 static hy_status open_parts(hy_pd *p)
 {
-    static const hy_stage_ops ops = {.on_msg = on_msg, .on_idle = on_idle, .busy = busy};
+    static const hy_stage_ops ops = {
+        .on_start = on_start, .on_msg = on_msg, .on_idle = on_idle, .busy = busy};
     p->stage = hy_stage_create("connector", &ops, p, 512, 8 * (size_t)p->o.max_waiting + 256);
     if (p->stage == NULL)
         return hy_fail(HY_E_NOMEM, "no memory for the connector's mailbox");
@@ -327,7 +339,9 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
         .size = sizeof(worker), .register_kv = hy_pd__register_kv, .save_layer = save_layer};
     hy_connector_init(&p->conn, "pd", &hy_pd__sched_ops, p, &worker, p);
     p->conn.posts = true;
-    const hy_status st = open_parts(p);
+    hy_status st = hy_pd__links_init(p, o->links);
+    if (st == HY_OK)
+        st = open_parts(p);
     if (st < 0) {
         char why[512];
         snprintf(why, sizeof(why), "%s", hy_fail_text());
@@ -337,7 +351,7 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
     hy_rng_init(&p->rng, o->fab.runtime != NULL ? p->epoch * 31 + 7 : hy_rng_entropy());
     hy_pd__metrics_init(p, o->metrics);
     p->o.windows = p->windows;
-    p->o.advertise = NULL; /* the caller's strings are not kept */
+    p->o.advertise = p->o.links = NULL; /* the caller's strings are not kept */
     memset(&p->o.fab, 0, sizeof(p->o.fab));
     *out = p;
     return HY_OK;
@@ -378,6 +392,7 @@ void hy_pd_destroy(hy_pd *p)
         p->o.dev->ops->free(p->o.dev, p->staging, p->n_units * PD_UNIT);
     hy_free(p->used);
     hy_stage_destroy(p->stage);
+    hy_pd__links_fini(p);
     hy_buf_fini(&p->handover);
     hy_free(p);
 }

@@ -13,6 +13,7 @@
 #define HY_HTTP_HTTP_H
 
 #include "core/base/metric.h"
+#include "core/base/trace.h"
 #include "core/req/req.h"
 #include "core/sched/engine.h"
 #include "core/text/chat.h"
@@ -34,12 +35,14 @@ typedef struct hy_http_opts {
     bool user_marks_text;   /* [engine] user_marks = text: marks in users' text are plain text */
     hy_sampling defaults;   /* the model's own (generation_config.json), else temperature 1 ... */
     hy_metrics *metrics;    /* NULL: /metrics is empty */
+    hy_trace *trace;        /* GET /trace; NULL: it is empty */
     void (*refresh_metrics)(void *arg); /* called before the page is written; may be NULL */
     void *refresh_arg;
 
     /* POST /v1/kv/release: gives back what the JSON text names; NULL: 404. Any thread. */
     hy_status (*kv_release)(void *arg, const char *text);
     void *kv_release_arg;
+    void (*kv_links)(void *arg, hy_buf *out); /* GET /links: a JSON list; NULL: []. Any thread. */
 
     const char *host;        /* 127.0.0.1 */
     int port;                /* 0 picks a free one */
@@ -61,6 +64,8 @@ typedef struct hy_http_opts {
 
 void hy_http_opts_init(hy_http_opts *o);
 
+/* The page GET /trace?n=N&request=NAME; query NULL: none. For servers of another kind, too. */
+void hy_http_trace_page(hy_trace *t, const hy_clock *c, const char *query, hy_buf *out);
 
 /* A socket bound to o->host and o->port that does not listen yet, for `fd` of the options: so what
  * is wrong with the address shows before a model is loaded. Fails as hy_http_create does. */

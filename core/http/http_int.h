@@ -188,6 +188,10 @@ hy_status hy_out__create(hy_http *h);
 void hy_out__destroy(hy_out *o);
 extern const hy_stage_ops hy_out__ops;
 
+/* trace.c: timelines of engine requests */
+void hy_http_trace__begin(const hy_http *h, uint64_t id, const hy_call *c);
+void hy_http_trace__answered(const hy_http *h, const uint64_t *ids, size_t n, int status);
+
 /* metrics.c */
 struct hy_http_metrics *hy_http_metrics__create(hy_http *h);
 void hy_http_metrics__destroy(struct hy_http_metrics *m);

@@ -100,6 +100,18 @@ bool hy_pages__get(hy_server *s, struct evhttp_request *req, const char *path, c
     } else if (strcmp(path, "/metrics") == 0) {
         *handler = "/metrics";
         metrics(s, req);
+    } else if (strcmp(path, "/links") == 0) {
+        *handler = "/links";
+        hy_buf_puts(&b, "{\"links\":");
+        if (s->h->o.kv_links != NULL)
+            s->h->o.kv_links(s->h->o.kv_release_arg, &b);
+        hy_buf_puts(&b, s->h->o.kv_links != NULL ? "}" : "[]}");
+        hy_server__send(s, req, 200, "application/json", &b);
+    } else if (strcmp(path, "/trace") == 0) {
+        *handler = "/trace";
+        hy_http_trace_page(s->h->o.trace, hy_stage_clock(s->h->http),
+                           evhttp_uri_get_query(evhttp_request_get_evhttp_uri(req)), &b);
+        hy_server__send(s, req, 200, "application/json", &b);
     } else {
         return false;
     }

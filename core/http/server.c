@@ -62,6 +62,7 @@ static void free_slot(hy_slot *x, int status)
     }
     hy_http_metrics__request(s->h->mx, x->handler, x->method, status,
                              (double)(now - x->arrival_ns) / 1e9);
+    hy_http_trace__answered(s->h, x->ids, x->n_ids, status);
     hy_gone__unref(x->gone);
     free(x->ids);
     *x = (hy_slot){0};
@@ -173,6 +174,7 @@ static void take_ids(hy_server *s, hy_slot *x, hy_reply *r)
     if (x == NULL) {
         for (size_t i = 0; i < r->n_ids; i++)
             hy_engine_abort(s->h->o.engine, r->ids[i]);
+        hy_http_trace__answered(s->h, r->ids, r->n_ids, 0); /* sooner than its ids came */
         return;
     }
     x->ids = r->ids;
@@ -468,7 +470,8 @@ static int dispatch(hy_server *s, struct evhttp_request *req, const char *path,
     if ((get || (ping && m == EVHTTP_REQ_POST)) && hy_pages__get(s, req, path, handler))
         return evhttp_request_get_response_code(req);
     bool page = strcmp(path, "/health") == 0 || strcmp(path, "/version") == 0 || ping ||
-                strcmp(path, "/metrics") == 0 || strncmp(path, "/v1/models", 10) == 0;
+                strcmp(path, "/metrics") == 0 || strcmp(path, "/trace") == 0 ||
+                strcmp(path, "/links") == 0 || strncmp(path, "/v1/models", 10) == 0;
     not_found(s, req, path, page && !get ? 405 : 404, page && !get ? "GET" : NULL);
     return page && !get ? 405 : 404;
 }

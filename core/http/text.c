@@ -196,7 +196,6 @@ static hy_req *make_req(const hy_http *h, const hy_call *c, const hy_prompt *p, 
     hy_req *r = hy_req_create();
     if (r == NULL)
         return NULL;
-    r->id = hy_req_next_id();
     r->n_prompt = p->n;
     r->n = q->n;
     r->max_tokens = max_tokens;
@@ -208,6 +207,7 @@ static hy_req *make_req(const hy_http *h, const hy_call *c, const hy_prompt *p, 
     r->no_prefix_cache = r->prompt_logprobs >= 0;
     r->priority = q->priority;
     r->arrival_ns = (int64_t)c->arrival_ns;
+    hy_http_trace__begin(h, r->id, c);
     if (h->o.request_timeout_ns != 0)
         r->deadline_ns = (int64_t)(c->arrival_ns + h->o.request_timeout_ns);
     r->sampling = q->s;

@@ -86,12 +86,20 @@ static hy_status listen_at(const hy_conf *c, hy_fab_opts *f)
     return HY_OK;
 }
 
+void hy_node__name(const hy_conf *c, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", hy_conf_str(c, "node", "name"));
+    if (out[0] == '\0' && gethostname(out, cap - 1) != 0)
+        snprintf(out, cap, "node");
+    out[cap - 1] = '\0';
+}
+
 hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_model *m,
                                     hy_act_mode act, int32_t max_waiting, hy_metrics *mx,
-                                    hy_pd **out)
+                                    hy_trace *t, hy_pd **out)
 {
     hy_pd_opts o;
-    hy_buf secret, providers;
+    hy_buf secret, providers, links;
     char name[HY_FAB_NODE_MAX] = "";
     int32_t windows[HY_KV_MAX_GROUPS];
     if (m->n_groups > HY_KV_MAX_GROUPS)
@@ -100,17 +108,19 @@ hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_mode
     hy_pd_opts_init(&o);
     hy_buf_init(&secret);
     hy_buf_init(&providers);
+    hy_buf_init(&links);
     for (int32_t g = 0; g < m->n_groups; g++)
         windows[g] = m->groups[g].window;
     fabric_opts(c, &o.fab);
-    snprintf(name, sizeof(name), "%s", hy_conf_str(c, "node", "name"));
-    if (name[0] == '\0' && gethostname(name, sizeof(name) - 1) != 0)
-        snprintf(name, sizeof(name), "node");
+    hy_node__name(c, name, sizeof(name));
     o.fab.node = name;
     for (size_t i = 0; i < hy_conf_list_len(c, "fabric", "providers"); i++)
         hy_buf_printf(&providers, "%s%s", i > 0 ? "," : "",
                       hy_conf_list_at(c, "fabric", "providers", i));
     o.fab.providers = hy_buf_str(&providers);
+    for (size_t i = 0; i < hy_conf_list_len(c, "connector", "link"); i++)
+        hy_buf_printf(&links, "%s%s", i > 0 ? "," : "", hy_conf_list_at(c, "connector", "link", i));
+    o.links = hy_buf_str(&links);
     o.advertise = hy_conf_str(c, "connector", "advertise");
     o.dev = dev;
     o.n_groups = m->n_groups;
@@ -127,6 +137,7 @@ hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_mode
     o.staging_bytes = hy_conf_size(c, "connector", "staging");
     o.max_waiting = max_waiting;
     o.metrics = mx;
+    o.trace = t;
     hy_status st = listen_at(c, &o.fab);
     if (st == HY_OK)
         st = check_advertise(o.fab.addrs[0], o.advertise);
@@ -140,5 +151,6 @@ hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_mode
         hy_info("connector", "node %s: peers connect to %s", name, hy_pd_addrs(*out));
     hy_buf_fini(&secret);
     hy_buf_fini(&providers);
+    hy_buf_fini(&links);
     return st;
 }

@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/metric.h"
+#include "core/base/trace.h"
 #include "core/exec/exec.h"
 #include "core/exec/sample.h"
 #include "core/exec/stage.h"
@@ -38,6 +39,7 @@ struct hy_node {
     hy_exec *exec;
     hy_exec_stage *exec_stage;
     hy_metrics *metrics;
+    hy_trace *trace; /* NULL: none is kept */
     hy_engine *engine;
     hy_pd *pd; /* roles that share their KV */
     hy_runtime *runtime;
@@ -133,6 +135,7 @@ static hy_status build_engine(hy_node *n)
         return hy_fail(HY_E_SYS, "no random numbers from the system");
     o.sampler = (hy_sampler_ops){sampler_create, sampler_destroy, sampler_accept, n->model};
     o.model_name = n->served_name;
+    o.trace = n->trace;
     HY_TRY(hy_engine_create(&o, n->metrics, n->pd != NULL ? hy_pd_connector(n->pd) : NULL,
                             &n->engine));
     n->exec_stage = hy_exec_stage_create(n->exec, 2);
@@ -195,6 +198,11 @@ static hy_status reserve_port(hy_node *n)
     return hy_http_reserve(&o, &n->port_fd);
 }
 
+static void kv_links(void *arg, hy_buf *out)
+{
+    hy_pd_links(arg, out);
+}
+
 static hy_status build_http(hy_node *n)
 {
     const hy_conf *c = n->conf;
@@ -210,6 +218,7 @@ static hy_status build_http(hy_node *n)
     o.context = n->size.context;
     o.user_marks_text = strcmp(hy_conf_str(c, "engine", "user_marks"), "text") == 0;
     o.metrics = n->metrics;
+    o.trace = n->trace;
     address_of(n, &o);
     o.fd = n->port_fd;
     n->port_fd = -1;
@@ -225,6 +234,7 @@ static hy_status build_http(hy_node *n)
     o.max_logprobs = (int32_t)hy_conf_int(c, "http", "max_logprobs");
     if (n->pd != NULL) {
         o.kv_release = kv_release;
+        o.kv_links = kv_links;
         o.kv_release_arg = n->pd;
     }
     HY_TRY(hy_http_create(&o, &n->http));
@@ -263,8 +273,8 @@ static hy_status load(hy_node *n, const hy_node_opts *o, unsigned stages)
     HY_TRY(hy_size_choose(n->conf, n->model, act, &n->size));
     const int32_t waiting = (int32_t)hy_conf_int(n->conf, "http", "max_queue") + n->size.max_seqs;
     if (wants_connector(n, stages))
-        HY_TRY(
-            hy_node__connector_create(n->conf, n->dev, n->model, act, waiting, n->metrics, &n->pd));
+        HY_TRY(hy_node__connector_create(n->conf, n->dev, n->model, act, waiting, n->metrics,
+                                         n->trace, &n->pd));
     const char *order = hy_conf_str(n->conf, "kv", "order");
     hy_exec_opts eo = {.kv_value = n->size.kv_value,
                        .kv_storage = n->size.kv_storage,
@@ -282,6 +292,14 @@ static hy_status load(hy_node *n, const hy_node_opts *o, unsigned stages)
     return hy_exec_create(n->model, &eo, &n->exec);
 }
 
+static void make_trace(hy_node *n)
+{
+    char name[HY_FAB_NODE_MAX];
+    hy_node__name(n->conf, name, sizeof(name));
+    n->trace = hy_trace_create(name, hy_conf_str(n->conf, "node", "role"),
+                               (size_t)hy_conf_int(n->conf, "node", "trace"));
+}
+
 static hy_status create(hy_node *n, const hy_node_opts *o)
 {
     unsigned stages;
@@ -289,9 +307,10 @@ static hy_status create(hy_node *n, const hy_node_opts *o)
     n->metrics = hy_metrics_create();
     if (n->metrics == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
+    make_trace(n);
     if (stages & HY_ROLE_ROUTER) {
         HY_TRY(hy_node__read_key(n->conf, &n->api_key));
-        return hy_node__router_create(n->conf, n->api_key, n->metrics, &n->route);
+        return hy_node__router_create(n->conf, n->api_key, n->metrics, n->trace, &n->route);
     }
     if (o->http && (stages & HY_ROLE_HTTP))
         HY_TRY(reserve_port(n));
@@ -365,6 +384,7 @@ void hy_node_destroy(hy_node *n)
     hy_exec_destroy(n->exec);
     hy_pd_destroy(n->pd);
     hy_metrics_destroy(n->metrics);
+    hy_trace_destroy(n->trace);
     hy_model_destroy(n->model);
     hy_jinja_destroy(n->chat);
     hy_tok_destroy(n->tok);

@@ -54,7 +54,7 @@ static hy_status take_peers(const hy_cluster *cl, hy_route_peer *peers, size_t *
     return HY_OK;
 }
 
-hy_status hy_node__router_create(const hy_conf *c, const char *api_key, hy_metrics *m,
+hy_status hy_node__router_create(const hy_conf *c, const char *api_key, hy_metrics *m, hy_trace *t,
                                  hy_route **out)
 {
     hy_cluster cl = {0};
@@ -64,6 +64,7 @@ hy_status hy_node__router_create(const hy_conf *c, const char *api_key, hy_metri
     read_opts(c, &o);
     o.api_key = api_key;
     o.metrics = m;
+    o.trace = t;
     HY_TRY(hy_cluster_load(c, &cl));
     hy_route_peer *peers = calloc(cl.n + 1, sizeof(*peers));
     hy_status st =

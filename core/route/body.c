@@ -237,6 +237,7 @@ void hy_body_facts_get(const hy_body *b, hy_body_facts *out)
     *out = (hy_body_facts){
         .stream = hy_body_is(b, hy_body_find(b, "stream"), "true"),
         .completion_key = is_set(b, "max_completion_tokens", NULL),
+        .min_tokens = is_set(b, "min_tokens", "0"),
         .prompt_len = what != NULL ? what->to - what->from : 0,
     };
     out->alone = b->odd || what == NULL || is_set(b, "n", "1") || is_set(b, "best_of", "1") ||
@@ -261,6 +262,8 @@ void hy_body_prefill(hy_buf *out, const hy_body *b, const hy_body_facts *f, cons
     hy_buf_init(&add);
     hy_buf_puts(&add, f->completion_key ? "\"max_completion_tokens\":1,\"stream\":false"
                                         : "\"max_tokens\":1,\"stream\":false");
+    if (f->min_tokens) /* the first token is drawn as decode would draw it: end tokens barred */
+        hy_buf_puts(&add, ",\"min_tokens\":1");
     add_params(&add, ",", params);
     if (add.failed)
         out->failed = true;

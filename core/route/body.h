@@ -41,6 +41,7 @@ typedef struct hy_body_facts {
     bool stream;
     bool alone; /* one node must do all: several choices or prompts, echo, prompt_logprobs */
     bool completion_key; /* max_completion_tokens is given */
+    bool min_tokens;     /* is given and not 0 */
     size_t prompt_len;   /* bytes of prompt or messages, as JSON */
 } hy_body_facts;
 void hy_body_facts_get(const hy_body *b, hy_body_facts *out);

@@ -60,6 +60,7 @@ static void on_d_head(void *arg, const hy_wire_head *head)
     }
     f->d.status = head->status;
     f->first_ns = hy_route__now(f->r) - f->t0_ns;
+    hy_trace_again(f->r->o.trace, f->trace, HY_TRACE_D_FIRST, hy_route__now(f->r));
     f->until_close = head->framing == HY_WIRE_CLOSE;
     hy_buf_clear(&f->out);
     for (size_t i = 0; i < HY_COUNTOF(names); i++)
@@ -149,6 +150,7 @@ static void decode_done(hy_flow *f)
     } else {
         hy_front_reply(c, status, hy_buf_str(&f->out), f->d.answer);
     }
+    hy_trace_set(f->r->o.trace, f->trace, HY_TRACE_STATUS, status);
     hy_flow__end(f,
                  status < 400   ? HY_OUT_OK
                  : status < 500 ? HY_OUT_CLIENT_ERROR
@@ -236,5 +238,7 @@ void hy_flow__decode(hy_flow *f)
         hy_flow__fail(f, 500, "The router is out of memory.");
         return;
     }
+    hy_trace_again(r->o.trace, f->trace, HY_TRACE_D_SENT, hy_route__now(r));
+    hy_trace_name(r->o.trace, f->trace, HY_TRACE_D_NAME, w->name);
     hy_metric_inc(r->mx_legs[!f->generate ? LEG_ANY : f->params != NULL ? LEG_DECODE : LEG_ALONE]);
 }

@@ -40,8 +40,8 @@ static void log_end(const hy_flow *f, const char *rid, hy_outcome how)
                                         "client gone"};
     uint64_t now = hy_route__now(f->r);
     hy_debug("route",
-             "%s: %s, prefill %s %.1f ms, decode %s, first byte %.1f ms, total %.1f ms%s%s", rid,
-             names[how], f->owner != NULL ? f->owner->name : "-", (double)f->prefill_ns / 1e6,
+             "request %s: %s, prefill %s %.1f ms, decode %s, first byte %.1f ms, total %.1f ms%s%s",
+             rid, names[how], f->owner != NULL ? f->owner->name : "-", (double)f->prefill_ns / 1e6,
              f->d.w != NULL ? f->d.w->name : "-", (double)f->first_ns / 1e6,
              (double)(now - f->t0_ns) / 1e6, f->last[0] != '\0' ? "; " : "", f->last);
 }
@@ -50,6 +50,9 @@ void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
 {
     hy_route *r = f->r;
     log_end(f, rid, how);
+    hy_trace_mark(r->o.trace, f->trace, HY_TRACE_ANSWERED, hy_route__now(r));
+    if (how == HY_OUT_GONE)
+        hy_trace_set(r->o.trace, f->trace, HY_TRACE_STATUS, 499);
     hy_metric_inc(r->mx_requests[how]);
     hy_leg__drop(&f->p);
     hy_leg__drop(&f->d);
@@ -97,6 +100,7 @@ void hy_flow__fail(hy_flow *f, int status, const char *text)
     } else {
         hy_front_reply_error(c, status, type, text, status == 503 ? "Retry-After: 1\r\n" : NULL);
     }
+    hy_trace_set(f->r->o.trace, f->trace, HY_TRACE_STATUS, status);
     hy_flow__end(f, status == 503 ? HY_OUT_UNAVAILABLE : HY_OUT_UPSTREAM, rid);
 }
 
@@ -105,6 +109,7 @@ static void refuse(hy_flow *f, const char *text)
     char rid[HY_RID_LEN];
     snprintf(rid, sizeof(rid), "%s", f->conn->rid);
     hy_front_reply_error(f->conn, 400, "BadRequestError", text, NULL);
+    hy_trace_set(f->r->o.trace, f->trace, HY_TRACE_STATUS, 400);
     hy_flow__end(f, HY_OUT_CLIENT_ERROR, rid);
 }
 
@@ -143,6 +148,7 @@ hy_status hy_leg__send(hy_flow *f, hy_leg *l, hy_worker *w, const char *body, si
     l->status = 0;
     evbuffer_drain(l->answer, evbuffer_get_length(l->answer)); /* of an earlier try */
     HY_TRY(hy_client_send(f->r->client, &q, &l->call));
+    hy_trace_add(f->r->o.trace, f->trace, HY_TRACE_TRIES, 1);
     hy_route__worker_use(w, 1);
     return HY_OK;
 }
@@ -270,6 +276,10 @@ void hy_flow_begin(hy_front *c, bool generate)
     r->flows = f;
     c->flow = f;
     hy_metric_set(r->mx_active, ++r->n_flows);
+    if (generate) {
+        f->trace = ++r->n_traced;
+        hy_trace_begin(r->o.trace, f->trace, c->rid, f->t0_ns);
+    }
     if (!make(f, c)) {
         hy_flow__fail(f, 500, "The router is out of memory.");
         return;

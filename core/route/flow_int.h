@@ -40,6 +40,7 @@ struct hy_flow {
     struct evbuffer *hold;
     char last[256]; /* what went wrong last */
     uint64_t t0_ns, prefill_ns, first_ns;
+    uint64_t trace; /* number of its timeline; 0: none */
 };
 
 /* flow.c */

@@ -4,6 +4,7 @@
  *
  * Thread: route stage.  Owner: none.
  */
+#include "core/http/http.h"
 #include "core/route/route_int.h"
 
 #include <string.h>
@@ -67,6 +68,11 @@ static bool own_page(hy_front *c, const char *path)
         if (c->r->o.metrics != NULL)
             hy_metrics_text(c->r->o.metrics, &b);
         hy_front_reply_buf(c, 200, "Content-Type: " HY_METRICS_CONTENT_TYPE "\r\n", &b);
+    } else if (strcmp(path, "/trace") == 0) {
+        const char *query = strchr(c->head.target, '?');
+        hy_http_trace_page(c->r->o.trace, hy_stage_clock(c->r->stage),
+                           query != NULL ? query + 1 : NULL, &b);
+        hy_front_reply_buf(c, 200, JSON_TYPE, &b);
     } else {
         return false;
     }

@@ -82,6 +82,7 @@ static void on_p_end(void *arg, hy_client_fate fate, const char *why)
         return;
     }
     f->prefill_ns = hy_route__now(f->r) - f->t0_ns;
+    hy_trace_again(f->r->o.trace, f->trace, HY_TRACE_P_DONE, hy_route__now(f->r));
     hy_metric_observe(f->r->mx_prefill, (double)f->prefill_ns / 1e9);
     if (f->r->o.push)
         return;
@@ -150,8 +151,11 @@ void hy_flow__prefill(hy_flow *f)
                       r->o.prefill_timeout_ns) == HY_OK;
     hy_buf_fini(&b);
     hy_buf_fini(&params);
-    if (ok)
+    if (ok) {
         hy_metric_inc(r->mx_legs[LEG_PREFILL]);
+        hy_trace_again(r->o.trace, f->trace, HY_TRACE_P_SENT, hy_route__now(r));
+        hy_trace_name(r->o.trace, f->trace, HY_TRACE_P_NAME, w->name);
+    }
     if (!ok || r->o.push)
         hy_flow__decode(f);
 }

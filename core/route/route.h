@@ -14,6 +14,7 @@
 
 #include "core/base/metric.h"
 #include "core/base/runtime.h"
+#include "core/base/trace.h"
 
 typedef struct hy_route hy_route;
 
@@ -56,6 +57,7 @@ typedef struct hy_route_opts {
     uint64_t idle_timeout_ns, header_timeout_ns, write_timeout_ns;
 
     hy_metrics *metrics;
+    hy_trace *trace; /* GET /trace; NULL: none is kept */
 } hy_route_opts;
 
 void hy_route_opts_init(hy_route_opts *o);

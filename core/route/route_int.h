@@ -150,6 +150,7 @@ struct hy_route {
     /* flows */
     hy_flow *flows;
     int n_flows;
+    uint64_t n_traced; /* numbers of timelines */
     hy_metric *mx_requests[HY_OUT_N], *mx_active, *mx_releases[3], *mx_conns;
     hy_metric *mx_legs[4], *mx_first, *mx_prefill;
 };

@@ -335,6 +335,8 @@ static void on_submit(hy_engine *e, hy_req *r)
     const uint64_t now = hy_stage_now(e->stage);
     if (r->arrival_ns == 0)
         r->arrival_ns = (int64_t)now;
+    hy_trace_mark(e->o.trace, r->id, HY_TRACE_QUEUED, now);
+    hy_trace_set(e->o.trace, r->id, HY_TRACE_PROMPT, r->n_prompt);
     hy_job *j = make_job(e, r);
     if (j == NULL) {
         atomic_fetch_sub(&e->queued, 1);

@@ -51,6 +51,7 @@ typedef struct hy_engine_opts {
     uint64_t epoch; /* of this process: KV events carry it */
     hy_sampler_ops sampler;
     const char *model_name; /* label of the metrics; copied */
+    struct hy_trace *trace; /* timelines; NULL: none */
     bool check;             /* verify all KV invariants after every message (tests) */
 } hy_engine_opts;
 

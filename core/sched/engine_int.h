@@ -8,6 +8,7 @@
 #define HY_SCHED_ENGINE_INT_H
 
 #include "core/base/metric.h"
+#include "core/base/trace.h"
 #include "core/connector/connector.h"
 #include "core/sched/engine.h"
 #include "core/sched/pace.h"

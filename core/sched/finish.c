@@ -137,6 +137,8 @@ bool hy_sched__deliver_end(hy_engine *e, hy_seq *s, int32_t stop_id, const hy_to
     const hy_req *r = j->r;
     const bool failed = s->end == HY_FINISH_ERROR || s->end == HY_FINISH_ABORT;
     hy_sched__metrics_finish(e, s, hy_stage_now(e->stage));
+    hy_trace_again(e->o.trace, r->id, HY_TRACE_FINISHED, hy_stage_now(e->stage));
+    hy_trace_add(e->o.trace, r->id, HY_TRACE_OUTPUT, hy_seq_n_out(s));
     atomic_fetch_add(&e->st.finished, 1);
     j->n_live--;
     const hy_req_event ev = {.kind = HY_REQ_FINISHED,
@@ -260,6 +262,17 @@ static bool load_ended(hy_engine *e, hy_seq *s, int32_t valid)
     return false;
 }
 
+static void trace_load(const hy_engine *e, const hy_seq *s, const hy_conn_event *x)
+{
+    const uint64_t id = s->job->r->id;
+    if (x->start_ns == 0)
+        return; /* it never began */
+    hy_trace_mark(e->o.trace, id, HY_TRACE_LOAD, x->start_ns);
+    hy_trace_mark(e->o.trace, id, HY_TRACE_LOADED, x->end_ns);
+    hy_trace_add(e->o.trace, id, HY_TRACE_BYTES_IN, (int64_t)x->bytes);
+    hy_trace_set(e->o.trace, id, HY_TRACE_MOVED, x->valid);
+}
+
 static void unpark(hy_engine *e, hy_seq *s, int32_t valid)
 {
     const hy_conn_first *f = valid >= s->n_ext ? hy_sched__first(e, s) : NULL;
@@ -318,6 +331,8 @@ void hy_sched__conn_events(hy_engine *e, const hy_conn_events *ev)
         }
         (void)hy_ledger_release_owner(hy_kv_ledger(e->kv), HY_HOLD_RECEIVE, x->uid);
         s = find_uid(&e->parked, x->uid);
+        if (s != NULL)
+            trace_load(e, s, x);
         if (s != NULL && x->fatal)
             hy_sched__end_job(e, s->job, HY_FINISH_ERROR, x->status, x->text);
         else if (s != NULL)

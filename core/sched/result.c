@@ -39,7 +39,10 @@ static void take_token(hy_engine *e, hy_outcome *o, int32_t id, uint64_t now)
         s->first_ns = now;
         const uint64_t arrival = (uint64_t)r->arrival_ns;
         hy_metric_observe(e->m.ttft, now > arrival ? (double)(now - arrival) / 1e9 : 0.0);
+        hy_trace_mark(e->o.trace, r->id, HY_TRACE_FIRST, now);
     } else {
+        if (n_out == 2)
+            hy_trace_mark(e->o.trace, r->id, HY_TRACE_DECODE, now);
         hy_metric_observe(e->m.itl, (double)(now - s->last_ns) / 1e9);
     }
     s->last_ns = now;

@@ -234,6 +234,10 @@ static void count_admission(hy_engine *e, hy_seq *s, const hy_kv_hit *hit)
     }
     hy_metric_add(e->m.cached_tokens, s->n_cached);
     atomic_fetch_add(&e->st.cached_tokens, (uint64_t)s->n_cached);
+    if (s->choice == 0) {
+        hy_trace_mark(e->o.trace, s->job->r->id, HY_TRACE_ADMITTED, s->start_ns);
+        hy_trace_set(e->o.trace, s->job->r->id, HY_TRACE_HIT, s->n_cached);
+    }
     if (e->conn != hy_connector_null())
         hy_metric_add(e->m.ext_queries, s->n_tok - hit->tokens);
 }

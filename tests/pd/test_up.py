@@ -180,6 +180,54 @@ class TestUp(unittest.TestCase):
         u.wait("a answers again")
         self.assertEqual(u.stop(), 0)
 
+    def status(self, u):
+        r = subprocess.run([kit.HALYARD, "up", "--status", f"{u.dir}/c.ini"], capture_output=True, text=True, timeout=30)
+        return r.returncode, r.stdout + r.stderr
+
+    def test_hangs(self):
+        """A stopped process keeps its connections and answers nothing: killed after hang_timeout, and back."""
+        u = self.start(self.node("a", "hang_timeout = 1s\nrestart_backoff = 10ms") + self.node("b", "hang_timeout = 0s"))
+        u.wait("all 2 nodes are up")
+        first = u.pids()
+        t0 = time.time()
+        for n in "ab":
+            os.kill(first[n], signal.SIGSTOP)
+        u.wait(r"a hangs: /health was not answered for [0-9.]+ s; it is killed.*a died: killed by signal 9.*"
+               r"a \(router\) is up")
+        self.assertGreaterEqual(time.time() - t0, 1.0)
+        self.assertTrue(alive(first["b"]))  # for it a minute would not be enough
+        os.kill(first["b"], signal.SIGCONT)
+        self.assertEqual(u.stop(), 0)
+
+    def test_an_error_is_an_answer(self):
+        u = self.start(self.node("a", "hang_timeout = 1s"))
+        u.wait("all 1 nodes are up")
+        pid = u.pids()["a"]
+        self.fake.health = 503  # no worker: the router's /health answers 503
+        u.wait("a does not answer: /health answers 503")
+        time.sleep(2)
+        self.assertTrue(alive(pid))
+        self.assertNotIn("hangs", u.text())
+        self.assertEqual(u.stop(), 0)
+
+    def test_status(self):
+        u = self.start(self.node("a", "restart_backoff = 60s") + self.node("b"))
+        u.wait("all 2 nodes are up")
+        rc, text = self.status(u)
+        self.assertEqual(rc, 0, text)
+        self.assertRegex(text, r"NODE +ROLE +STATE +PID +RESTARTS.*\na +router +up +\d+ +0 +http://127.0.0.1:\d+ "
+                               r"[^$]*2 of 2 nodes and links are up")
+        os.kill(u.pids()["a"], signal.SIGKILL)
+        u.wait("a died")
+        rc, text = self.status(u)
+        self.assertEqual(rc, 1, text)
+        self.assertRegex(text, r"a +router +restarting +0 +1 [^$]*1 of 2 nodes and links are up")
+        u.proc.send_signal(signal.SIGINT)
+        u.proc.wait(20)
+        rc, text = self.status(u)
+        self.assertEqual(rc, 1, text)
+        self.assertIn("does not run", text)
+
     def test_supervisor_is_killed(self):
         """The nodes go with it."""
         u = self.start(self.node("a"))

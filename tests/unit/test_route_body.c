@@ -52,6 +52,28 @@ static void test_splice(void **state)
         "\"kv_transfer_params\":{\"d\":2}}");
 }
 
+/* Any that bars end tokens from the first one on becomes the one that prefill may give. */
+static void test_min_tokens(void **state)
+{
+    static const char *const values[] = {"0", "null", "1", "30"};
+    (void)state;
+    for (size_t i = 0; i < HY_COUNTOF(values); i++) {
+        char in[64];
+        hy_body b;
+        hy_body_facts f;
+        hy_buf out;
+        hy_buf_init(&out);
+        snprintf(in, sizeof(in), "{\"prompt\":\"x\",\"min_tokens\":%s}", values[i]);
+        assert_int_equal(hy_body_parse(in, strlen(in), &b), HY_OK);
+        hy_body_facts_get(&b, &f);
+        assert_int_equal(f.min_tokens, i >= 2);
+        hy_body_prefill(&out, &b, &f, "{}");
+        assert_int_equal(strstr(hy_buf_str(&out), ",\"min_tokens\":1,") != NULL, i >= 2);
+        assert_null(strstr(hy_buf_str(&out), "30"));
+        hy_buf_fini(&out);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const char *const bad[] = {
@@ -161,8 +183,9 @@ static void test_facts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splice), cmocka_unit_test(test_refused), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_limits), cmocka_unit_test(test_facts),
+        cmocka_unit_test(test_min_tokens), cmocka_unit_test(test_splice),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_facts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

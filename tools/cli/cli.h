@@ -26,6 +26,7 @@ int hy_cmd_config(int argc, char **argv);
 int hy_cmd_bench(int argc, char **argv);
 int hy_cmd_bench_link(int argc, char **argv); /* argv[0] is "link" */
 int hy_cmd_up(int argc, char **argv);
+int hy_cmd_trace(int argc, char **argv);
 
 /* One option of a subcommand. `value` receives the argument (NULL: a flag, then *flag is set).
  * `conf` names the key "section.key" that the option sets, for options that are only a shorter

@@ -29,9 +29,13 @@ static hy_status check_node(const hy_conf *node)
 int hy_cmd_up(int argc, char **argv)
 {
     hy_conf *conf = hy_cli_conf();
-    bool check = false;
+    bool check = false, status = false;
     const hy_cli_opt opts[] = {
         {.name = "--check", .help = "read and check all files, start nothing", .flag = &check},
+        {.name = "--status",
+         .help = "show nodes and links of the cluster that runs from this file (exit status 0: all "
+                 "are up)",
+         .flag = &status},
     };
     hy_cli cli = {
         .usage = "up CLUSTER.ini",
@@ -50,7 +54,7 @@ int hy_cmd_up(int argc, char **argv)
         rc = HY_EXIT_USAGE;
     }
     if (rc < 0) {
-        const hy_up_env env = {hy_cli_conf, check_node};
+        const hy_up_env env = {hy_cli_conf, status ? NULL : check_node};
         hy_log_set_level(HY_LOG_WARN);
         ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
         st = n > 0 ? hy_conf_load_file(conf, cli.args[0])
@@ -63,6 +67,8 @@ int hy_cmd_up(int argc, char **argv)
             rc = hy_cli_fail("up");
         else if (check)
             rc = HY_EXIT_OK;
+        else if (status)
+            rc = hy_up_status(&plan);
         else
             rc = hy_up_run(&plan, exe);
     }

@@ -17,6 +17,7 @@ static const struct {
     {"run", hy_cmd_run, "answer a prompt, or chat, on this machine"},
     {"serve", hy_cmd_serve, "serve a model over the OpenAI HTTP API"},
     {"up", hy_cmd_up, "run the nodes of a cluster file on this machine"},
+    {"trace", hy_cmd_trace, "timelines of a cluster's last requests, for trace viewers"},
     {"fetch", hy_cmd_fetch, "get a model: by name, from a URL, a path, or hf:owner/repo"},
     {"inspect", hy_cmd_inspect, "show what a model file holds"},
     {"tokenize", hy_cmd_tokenize, "text to token ids and back"},

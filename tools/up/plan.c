@@ -31,6 +31,9 @@ const hy_conf_key hy_up_keys[] = {
      "What to do when the node's process ends."},
     {"node.*", "restart_backoff", HY_CONF_DURATION, "500ms", "10ms", "10m", NULL,
      "Pause before a restart; doubled each time in a row, up to 30 s."},
+    {"node.*", "hang_timeout", HY_CONF_DURATION, "1m", "0s", "1d", NULL,
+     "A node that worked and whose /health is not answered for so long hangs: it is killed and "
+     "treated as one that died. 0: never."},
     {"node.*", "max_restarts", HY_CONF_INT, "10", "0", "1000000", NULL,
      "Restarts in a row (less than a minute up in between) until the node is given up. 0: no "
      "limit."},
@@ -66,6 +69,54 @@ static hy_status find_file(const hy_conf *c, const char *path, const char *secti
     return HY_OK;
 }
 
+/* Does it share KV, in which direction, and where do others connect to? */
+static hy_status look_at_fabric(hy_up_node *n, const hy_conf *c)
+{
+    const char *kind = hy_conf_str(c, "connector", "kind"), *role = n->role;
+    const bool both = strcmp(role, "both") == 0;
+    if (strcmp(kind, "none") == 0)
+        return HY_OK;
+    n->takes = both || strcmp(role, "decode") == 0;
+    n->gives = both || strcmp(role, "prefill") == 0;
+    n->own_links = hy_conf_list_len(c, "connector", "link") > 0;
+    if (!n->gives)
+        return HY_OK;
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_buf_puts(&b, hy_conf_str(c, "connector", "advertise"));
+    for (size_t i = 0; b.len == 0 || i > 0; i++) {
+        if (i == hy_conf_list_len(c, "fabric", "listen"))
+            break;
+        hy_buf_printf(&b, "%s%s", i > 0 ? "," : "", hy_conf_list_at(c, "fabric", "listen", i));
+    }
+    for (size_t i = 0; i < b.len; i++)
+        if (b.data[i] == ',')
+            b.data[i] = '+';
+    const bool any_port = b.len >= 2 && strcmp(b.data + b.len - 2, ":0") == 0;
+    n->addrs = any_port ? NULL : hy_buf_take(&b);
+    hy_buf_fini(&b);
+    return any_port || n->addrs != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+}
+
+/* Links are made at start, so that they can be shown, and no request waits for one. */
+static hy_status plan_links(hy_up_plan *p, hy_up_node *n)
+{
+    hy_buf b;
+    if (!n->takes || n->own_links)
+        return HY_OK;
+    hy_buf_init(&b);
+    for (size_t i = 0; i < p->n; i++) {
+        const hy_up_node *x = &p->nodes[i];
+        if (x == n || !x->gives || x->addrs == NULL)
+            continue;
+        hy_buf_printf(&b, "%s%s@%s", n->n_links > 0 ? "," : "connector.link=", x->name, x->addrs);
+        n->n_links++;
+    }
+    n->links = n->n_links > 0 ? hy_buf_take(&b) : NULL;
+    hy_buf_fini(&b);
+    return n->n_links == 0 || n->links != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+}
+
 /* The node's own configuration: it must load, and say who the node is. */
 static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
 {
@@ -89,6 +140,8 @@ static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
         n->port = (int)hy_conf_int(c, "http", "port");
         if (n->role == NULL || n->host == NULL)
             st = hy_fail(HY_E_NOMEM, "out of memory");
+        else
+            st = look_at_fabric(n, c);
     }
     hy_conf_destroy(c);
     return st;
@@ -120,6 +173,7 @@ static hy_status make_node(const hy_conf *c, const char *path, const char *secti
     n->restart = (hy_up_restart)hy_conf_enum(c, section, "restart");
     n->backoff_ns = hy_conf_ns(c, section, "restart_backoff");
     n->max_restarts = (int)hy_conf_int(c, section, "max_restarts");
+    n->hang_ns = hy_conf_ns(c, section, "hang_timeout");
     HY_TRY(find_file(c, path, section, n));
     hy_status st = look_inside(n, env);
     return st < 0 ? hy_fail_in(st, "[%s]: ", section) : HY_OK;
@@ -195,6 +249,8 @@ static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, 
         p->n = i + 1;
         HY_TRY(make_node(c, path, section, env, &p->nodes[i]));
     }
+    for (size_t i = 0; i < p->n; i++)
+        HY_TRY(plan_links(p, &p->nodes[i]));
     return check_ports(p);
 }
 
@@ -221,6 +277,8 @@ void hy_up_plan_fini(hy_up_plan *p)
         free(n->file);
         free(n->role);
         free(n->host);
+        free(n->addrs);
+        free(n->links);
     }
     free(p->nodes);
     free(p->name);

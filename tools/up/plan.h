@@ -4,7 +4,7 @@
  * files, with which overrides, and that each of them would be a node.
  *
  *   [cluster]            name, run_dir, secret_file, start_timeout, stop_timeout
- *   [node.NAME]          file, set, restart, restart_backoff, max_restarts
+ *   [node.NAME]          file, set, restart, restart_backoff, max_restarts, hang_timeout
  *
  * Thread: main.  Owner: hy_up_plan_fini frees.
  */
@@ -23,9 +23,15 @@ typedef struct hy_up_node {
     hy_up_restart restart;
     uint64_t backoff_ns;
     int max_restarts; /* in a row; 0: no limit */
-    char *role;       /* what follows is from the node's own configuration */
+    uint64_t hang_ns; /* /health unanswered for so long: killed; 0: never */
+    char *links; /* "connector.link=..." to the nodes it gets KV from; NULL: none, or its own */
+    size_t n_links;
+    char *role; /* what follows is from the node's own configuration */
     char *host;
-    int port; /* 0: any */
+    int port;    /* 0: any */
+    char *addrs; /* where its fabric is, "host:port[+host:port]"; NULL: none, or not known */
+    bool own_links, takes,
+        gives; /* [connector] link is set; it gets KV from others; they from it */
 } hy_up_node;
 
 typedef struct hy_up_plan {

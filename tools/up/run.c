@@ -20,6 +20,8 @@
 #define POLL_UP       (1 * HY_SEC)
 #define PROBE_TIMEOUT (5 * HY_SEC)
 #define MAX_BACKOFF   (30 * HY_SEC)
+#define LINK_WAIT     (5 * HY_SEC) /* for links, before the table is shown without them */
+#define LINK_POLL     (5 * HY_SEC)
 #define STEADY        (60 * HY_SEC) /* up for so long: the next death is a first one again */
 enum { MISSES = 3 };
 
@@ -58,27 +60,17 @@ static bool is_router(const up_child *c)
 
 /* ---- the table ---- */
 
-static const char *state_name(up_state s)
-{
-    static const char *const names[] = {"starting",   "up",    "silent",
-                                        "restarting", "ended", "failed"};
-    return names[s];
-}
-
 static void show_table(up *u)
 {
     size_t up_n = 0;
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_up__table(u, &b);
+    fputs(hy_buf_str(&b), stdout);
+    hy_buf_fini(&b);
     u->table_shown = true;
-    printf("%-12s %-8s %-10s %8s  %-28s %s\n", "NODE", "ROLE", "STATE", "PID", "ADDRESS", "LOG");
-    for (size_t i = 0; i < u->p->n; i++) {
-        const up_child *c = &u->kids[i];
-        char address[160] = "-";
-        if (c->port != 0)
-            snprintf(address, sizeof(address), "http://%s:%d", c->host, c->port);
-        printf("%-12s %-8s %-10s %8d  %-28s %s\n", c->n->name, c->n->role, state_name(c->state),
-               (int)c->pid, address, c->log);
-        up_n += c->state == UP_RUNNING;
-    }
+    for (size_t i = 0; i < u->p->n; i++)
+        up_n += u->kids[i].state == UP_RUNNING;
     if (up_n == u->p->n)
         say("%s: all %zu nodes are up after %.1f s; Ctrl-C stops them", u->p->name, up_n,
             seconds_since(u->t0_ns));
@@ -87,13 +79,19 @@ static void show_table(up *u)
             seconds_since(u->t0_ns));
 }
 
-static void maybe_table(up *u)
+/* After every change. The table comes when all is there; for links it waits a little only. */
+static void changed(up *u)
 {
+    bool all = true;
     for (size_t i = 0; i < u->p->n; i++)
-        if (u->kids[i].state != UP_RUNNING)
-            return;
-    if (!u->table_shown)
+        all = all && u->kids[i].state == UP_RUNNING;
+    if (!all)
+        u->all_up_ns = 0;
+    else if (u->all_up_ns == 0)
+        u->all_up_ns = now_ns();
+    if (all && !u->table_shown && (hy_up__linked(u) || now_ns() - u->all_up_ns > LINK_WAIT))
         show_table(u);
+    hy_up__save_state(u);
 }
 
 /* ---- stopping ---- */
@@ -186,6 +184,7 @@ static void give_up(up_child *c, const char *why)
     say("%s has failed for good: %s. Its last words (%s):\n%s", c->n->name, why, c->log,
         hy_buf_str(&b));
     hy_buf_fini(&b);
+    changed(u);
     if (!c->was_up) { /* it never worked: a wrong file, a port in use */
         say("stopping the others");
         stop(u);
@@ -197,11 +196,13 @@ static void start(up_child *c)
     c->state = UP_STARTING;
     c->port = 0;
     c->misses = 0;
+    c->mute_ns = 0;
     c->started_ns = now_ns();
     if (hy_up__spawn(c) < 0) {
         give_up(c, hy_fail_text());
         return;
     }
+    changed(c->u);
     after(c->timer, POLL_STARTING);
 }
 
@@ -212,20 +213,36 @@ static void is_up(up_child *c)
             c->port, (int)c->pid, seconds_since(c->started_ns));
     else if (c->state == UP_SILENT)
         say("%s answers again", c->n->name);
-    if (c->state != UP_RUNNING)
+    const bool news = c->state != UP_RUNNING;
+    if (news)
         c->up_ns = now_ns();
     c->state = UP_RUNNING;
     c->was_up = true;
     c->misses = 0;
-    maybe_table(c->u);
+    c->mute_ns = 0;
+    if (news || !c->u->table_shown)
+        changed(c->u);
 }
 
-static void missed(up_child *c, const char *why)
+/* mute: not even an error was answered. A process that stays so hangs, and is no use to anybody. */
+static void missed(up_child *c, const char *why, bool mute)
 {
-    if (c->state != UP_RUNNING || ++c->misses < MISSES)
+    const uint64_t limit = c->n->hang_ns;
+    if (!mute)
+        c->mute_ns = 0;
+    else if (c->mute_ns == 0)
+        c->mute_ns = c->probe_ns;
+    if (c->state == UP_RUNNING && ++c->misses >= MISSES) {
+        c->state = UP_SILENT;
+        say("%s does not answer: %s", c->n->name, why);
+        changed(c->u);
+    }
+    if (limit == 0 || !c->was_up || c->state == UP_STARTING || c->mute_ns == 0 || c->pid == 0 ||
+        now_ns() - c->mute_ns < limit)
         return;
-    c->state = UP_SILENT;
-    say("%s does not answer: %s", c->n->name, why);
+    say("%s hangs: /health was not answered for %.1f s; it is killed", c->n->name,
+        seconds_since(c->mute_ns));
+    kill(c->pid, SIGKILL); /* died() does the rest */
 }
 
 static void on_head(void *arg, const hy_wire_head *head)
@@ -240,6 +257,45 @@ static void on_body(void *arg, struct evbuffer *piece)
     (void)piece;
 }
 
+static void ask(up_child *c, const char *target, const hy_client_ops *ops);
+
+/* ---- its links ---- */
+
+static void on_links_body(void *arg, struct evbuffer *piece)
+{
+    up_child *c = arg;
+    const size_t n = evbuffer_get_length(piece);
+    if (c->answer.len + n > (1 << 20) || !hy_buf_reserve(&c->answer, n))
+        return;
+    evbuffer_copyout(piece, c->answer.data + c->answer.len, n);
+    c->answer.len += n;
+    c->answer.data[c->answer.len] = '\0';
+}
+
+static void on_links_end(void *arg, hy_client_fate fate, const char *why)
+{
+    up_child *c = arg;
+    (void)why;
+    c->probe = NULL;
+    if (fate == HY_CLIENT_DONE && c->probe_status == 200 && hy_up__take_links(c))
+        changed(c->u);
+    after(c->timer, c->u->table_shown ? POLL_UP : POLL_STARTING);
+}
+
+static bool wants_links(const up_child *c)
+{
+    return c->n->n_links > 0 && c->state == UP_RUNNING &&
+           (!c->u->table_shown || now_ns() - c->asked_ns > LINK_POLL);
+}
+
+static void ask_links(up_child *c)
+{
+    static const hy_client_ops ops = {on_head, on_links_body, on_links_end};
+    c->asked_ns = now_ns();
+    hy_buf_clear(&c->answer);
+    ask(c, "/links", &ops);
+}
+
 static void on_end(void *arg, hy_client_fate fate, const char *why)
 {
     up_child *c = arg;
@@ -249,12 +305,17 @@ static void on_end(void *arg, hy_client_fate fate, const char *why)
     if (fate == HY_CLIENT_DONE && c->probe_status == 200)
         is_up(c);
     else
-        missed(c, fate == HY_CLIENT_DONE ? text : why);
-    after(c->timer, c->state == UP_STARTING ? POLL_STARTING : POLL_UP);
+        missed(c, fate == HY_CLIENT_DONE ? text : why, fate != HY_CLIENT_DONE);
+    if (wants_links(c))
+        ask_links(c);
+    else
+        after(c->timer, c->state == UP_STARTING ? POLL_STARTING : POLL_UP);
 }
 
-static void probe(up_child *c)
+static void ask(up_child *c, const char *target, const hy_client_ops *ops)
 {
+    const uint64_t hang = c->n->hang_ns;
+    const uint64_t most = hang != 0 && hang < PROBE_TIMEOUT ? hang : PROBE_TIMEOUT;
     bool any4 = strcmp(c->host, "0.0.0.0") == 0, any6 = strcmp(c->host, "::") == 0;
     hy_client_req q = {
         .host = any4   ? "127.0.0.1"
@@ -262,16 +323,23 @@ static void probe(up_child *c)
                        : c->host,
         .port = c->port,
         .method = "GET",
-        .target = "/health",
-        .head_timeout_ns = PROBE_TIMEOUT,
-        .stall_timeout_ns = PROBE_TIMEOUT,
+        .target = target,
+        .head_timeout_ns = most,
+        .stall_timeout_ns = most,
         .fresh = true,
-        .ops = {on_head, on_body, on_end},
+        .ops = *ops,
         .arg = c,
     };
     c->probe_status = 0;
+    c->probe_ns = now_ns();
     if (hy_client_send(c->u->client, &q, &c->probe) < 0)
         after(c->timer, POLL_UP);
+}
+
+static void probe(up_child *c)
+{
+    static const hy_client_ops ops = {on_head, on_body, on_end};
+    ask(c, "/health", &ops);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
@@ -321,6 +389,7 @@ static void died(up_child *c, int status)
     } else if (!again && clean) {
         say("%s has ended", n->name);
         c->state = UP_ENDED;
+        changed(c->u);
     } else if (!again || (n->max_restarts != 0 && c->restarts >= n->max_restarts)) {
         give_up(c, how);
     } else {
@@ -330,6 +399,7 @@ static void died(up_child *c, int status)
         pause = pause < MAX_BACKOFF ? pause : MAX_BACKOFF;
         c->restarts++;
         c->state = UP_PAUSE;
+        changed(c->u);
         say("%s died: %s; restart %d in %.1f s", n->name, how, c->restarts, (double)pause / 1e9);
         after(c->timer, pause);
     }
@@ -393,6 +463,7 @@ static hy_status make_kids(up *u)
         c->timer = event_new(u->base, -1, 0, on_timer, c);
         if (c->log == NULL || c->timer == NULL)
             return hy_fail(HY_E_NOMEM, "out of memory");
+        HY_TRY(hy_up__links_init(c));
     }
     return HY_OK;
 }
@@ -404,6 +475,8 @@ static void up_fini(up *u)
         if (u->kids[i].timer != NULL)
             event_free(u->kids[i].timer);
         free(u->kids[i].log);
+        free(u->kids[i].links);
+        hy_buf_fini(&u->kids[i].answer);
     }
     free(u->kids);
     hy_client_destroy(u->client);
@@ -417,6 +490,7 @@ static void up_fini(up *u)
     if (u->lock >= 0)
         close(u->lock);
     free(u->secret);
+    hy_buf_fini(&u->saved);
 }
 
 int hy_up_run(const hy_up_plan *p, const char *exe)

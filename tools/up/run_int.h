@@ -35,9 +35,19 @@ typedef struct up_child {
     struct event *timer;
     hy_client_call *probe;
     int probe_status, misses, restarts;
+    uint64_t probe_ns;
     bool was_up;
     uint64_t started_ns, up_ns;
+    uint64_t mute_ns;      /* /health unanswered since; 0: it is answered */
+    hy_buf answer;         /* GET /links */
+    struct up_link *links; /* [n->n_links] */
+    uint64_t asked_ns;     /* for its links */
 } up_child;
+
+/* A link that a node has, or should have. */
+typedef struct up_link {
+    char peer[64], state[16], text[320]; /* text: its path, or why it is down */
+} up_link;
 
 typedef struct up {
     const hy_up_plan *p;
@@ -50,8 +60,19 @@ typedef struct up {
     up_child *kids;
     int stopping; /* 0; 1: routers; 2: nodes; 3: killed */
     bool table_shown, failed;
-    uint64_t t0_ns;
+    hy_buf saved;              /* the state file's text */
+    uint64_t t0_ns, all_up_ns; /* all_up: 0 while somebody is missing */
 } up;
+
+/* table.c: nodes and links as people and `--status` see them. */
+void hy_up__table(const up *u, hy_buf *out);
+/* RUN_DIR/state: the table, for other processes. */
+void hy_up__save_state(up *u);
+/* All links that are to be there from the start are. */
+bool hy_up__linked(const up *u);
+hy_status hy_up__links_init(up_child *c);
+/* From the answer of GET /links; false: no such answer. */
+bool hy_up__take_links(up_child *c);
 
 /* spawn.c: the folder of logs with its lock and secret. */
 hy_status hy_up__dir(up *u);

@@ -102,7 +102,7 @@ hy_status hy_up__spawn(up_child *c)
     hy_status st = HY_OK;
     hy_buf name, secret;
     size_t argc = 0;
-    char **argv = calloc(2 * n->n_sets + 8, sizeof(char *));
+    char **argv = calloc(2 * n->n_sets + 10, sizeof(char *));
     int log = open(c->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     hy_buf_init(&name);
     hy_buf_init(&secret);
@@ -121,6 +121,10 @@ hy_status hy_up__spawn(up_child *c)
         argv[argc++] = name.data;
         argv[argc++] = o;
         argv[argc++] = secret.data;
+        if (n->links != NULL) {
+            argv[argc++] = o;
+            argv[argc++] = n->links;
+        }
         for (size_t i = 0; i < n->n_sets; i++) {
             argv[argc++] = o;
             argv[argc++] = n->sets[i];

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of real processes with a model so small that thousands of requests take seconds: the random
+llama of tests/golden/tiny with a tokenizer of bytes. A proxy can stand in the fabric's way."""
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests/pd"))
+import kit  # noqa: E402
+from test_up import Up  # noqa: E402
+
+
+def make_model(folder):
+    """config and weights of tests/golden/tiny/llama; 256 bytes and fillers as its 512 tokens."""
+    for f in ("config.json", "model.safetensors"):
+        shutil.copy(os.path.join(ROOT, "tests/golden/tiny/llama", f), folder)
+    plain = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    names, extra = {}, 0
+    for b in range(256):  # GPT-2's letters for bytes
+        if b in plain:
+            names[b] = chr(b)
+        else:
+            names[b] = chr(256 + extra)
+            extra += 1
+    vocab = {names[b]: 2 + b for b in range(256)}
+    vocab.update({f"w{i}": i for i in range(258, 512)})
+    marks = [{"id": i, "content": c, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+              "special": True} for i, c in enumerate(("<s>", "</s>"))]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    with open(f"{folder}/tokenizer.json", "w") as f:
+        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": marks, "normalizer": None,
+                   "pre_tokenizer": level, "post_processor": None, "decoder": level,
+                   "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                             "vocab": vocab, "merges": []}}, f)
+
+
+def free_ports(n, lo=None):
+    """Ports that nobody uses now; from lo on when given."""
+    found, socks = [], []
+    port = lo or 0
+    while len(found) < n:
+        s = socket.socket()
+        try:
+            s.bind(("127.0.0.1", port))
+            found.append(s.getsockname()[1])
+        except OSError:
+            pass
+        socks.append(s)
+        port = port + 1 if lo else 0
+    for s in socks:
+        s.close()
+    return found
+
+
+class Cluster:
+    """router, p0, d0 (other block size, storage and order); advertise: where D is told that P is."""
+
+    def __init__(self, mode="pull", p="", d="", router="", both="", advertise=None, env=None, ports=None):
+        self.dir = tempfile.mkdtemp(prefix="hy-tiny-")
+        make_model(self.dir)
+        self.router, self.p, self.d, self.fp, self.fd = ports or free_ports(5)
+        at = advertise or f"127.0.0.1:{self.fp}"
+        small = f"model.path={self.dir}, model.name=tiny, engine.threads=1, engine.context=512, node.log_level=debug"
+        small += ", kv.blocks=128, engine.activations=f32" + (", " + both if both else "")
+        fast = ("router.health_interval=100ms, router.health_timeout=1s, router.down_after=3, "
+                f"router.mode={mode}, node.log_level=debug")
+        conf = os.path.join(ROOT, "conf")
+        self.up = Up(f"""
+[node.router]
+file = {conf}/router.ini
+set = http.port={self.router}, peer.p0.url=http://127.0.0.1:{self.p}, peer.d0.url=http://127.0.0.1:{self.d}, peer.p0.addrs={at}, {fast}{", " + router if router else ""}
+restart_backoff = 50ms
+max_restarts = 0
+[node.p0]
+file = {conf}/pd-prefill.ini
+set = http.port={self.p}, fabric.listen=127.0.0.1:{self.fp}, connector.advertise={at}, {small}{", " + p if p else ""}
+restart_backoff = 50ms
+max_restarts = 0
+[node.d0]
+file = {conf}/pd-decode.ini
+set = http.port={self.d}, fabric.listen=127.0.0.1:{self.fd}, {small}{", " + d if d else ""}
+restart_backoff = 50ms
+max_restarts = 0
+""")
+        try:
+            self.up.wait("all 3 nodes are up", timeout=120)
+        except AssertionError:
+            self.up.stop()
+            shutil.rmtree(self.dir)
+            raise
+
+    def stop(self):
+        rc = self.up.stop()
+        shutil.rmtree(self.dir)
+        return rc
+
+    def ask(self, prompt, port=None, path="/v1/completions", headers=(), **more):
+        q = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **more}
+        return kit.request(port or self.router, "POST", path, q, headers=headers)
+
+    def text(self, prompt, port=None, **more):
+        a = self.ask(prompt, port, **more)
+        assert a.status == 200, (a.status, a.body)
+        return a.json()["choices"][0]["text"]
+
+    def metric(self, port, name):
+        page = kit.request(port, "GET", "/metrics", None).body.decode().splitlines()
+        return sum(float(x.split()[-1]) for x in page if x.startswith((name + " ", name + "{")))
+
+    def busy(self):
+        out = [w["active"] for w in kit.request(self.router, "GET", "/workers", None).json()["workers"]]
+        for port in (self.p, self.d):
+            for m in ("vllm:num_requests_running", "vllm:num_requests_waiting", "halyard:kv_leases",
+                      "halyard:kv_leased_blocks", "halyard:kv_loads", "vllm:kv_cache_usage_perc"):
+                out.append(self.metric(port, m))
+        return out
+
+    def wait_idle(self, timeout=20):
+        """Nothing in work, no lease, no load, every block free. Returns the seconds that it took."""
+        t0 = time.time()
+        while True:
+            try:
+                b = self.busy()
+            except OSError as e:  # a node is on its way back
+                b = [repr(e)]
+            if not any(b):
+                return time.time() - t0
+            if time.time() - t0 > timeout:
+                raise AssertionError(f"still in work: {b}")
+            time.sleep(0.02)
+
+    def wait_served(self, prompt, want, timeout=20):
+        """Until prompt is answered through prefill and a transfer again; the seconds that it took."""
+        t0 = time.time()
+        while True:
+            before = self.received()
+            try:
+                a = self.ask(prompt)
+                if a.status == 200:
+                    got = a.json()["choices"][0]["text"]
+                    assert got == want, (got, want)
+                    if self.received() > before:
+                        return time.time() - t0
+            except (OSError, EOFError):
+                pass
+            if time.time() - t0 > timeout:
+                raise AssertionError(f"no hand-over for {timeout} s:\n{self.up.text()[-2000:]}")
+            prompt = prompt  # cached on D now: a new one is needed to see a transfer
+            time.sleep(0.05)
+
+    def received(self):
+        return self.metric(self.d, "halyard:kv_transfer_received_bytes_total")

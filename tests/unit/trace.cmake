@@ -1,0 +1,1 @@
+hy_test(trace hy_base PkgConfig::jansson)
