@@ -49,6 +49,7 @@ typedef struct hy_dev_opts {
     int n_threads;         /* 0: all physical cores */
     const char *isa;       /* NULL or "auto" */
     const char *const *kv; /* NULL-terminated "key=value" of [backend.NAME]; may be NULL */
+    bool fast;             /* [engine] numerics = fast: props.exact is false then */
 } hy_dev_opts;
 
 /* ---- device table ---- */
@@ -241,6 +242,33 @@ typedef struct hy_kv_copy {
 typedef struct hy_ws {
     void *p;
     size_t bytes;
+typedef enum hy_moe_score { HY_MOE_SOFTMAX, HY_MOE_SIGMOID } hy_moe_score;
+
+/* Which experts a row goes to, and with which weights. A row's score of an expert is the softmax of
+ * its logits, or the sigmoid of each. Experts are chosen by score + bias; with n_groups > 1 they
+ * fall into groups of equal size, and only those of the top_groups best groups can be chosen, where
+ * a group counts by its best expert, or by the sum of its best two (group_top2). Ties go to the
+ * lower id; NaN counts as -inf. weight = score (without bias), divided by the sum of the chosen
+ * scores with norm, times scale. */
+typedef struct hy_moe_route {
+    const float *logits; /* [m][n_experts] */
+    int64_t ld, m;
+    int32_t n_experts; /* 1..HY_MOE_EXPERTS */
+    int32_t k;         /* 1..HY_MOE_TOP, at most n_experts (with groups: what top_groups hold) */
+    hy_moe_score score;
+    const float *bias;            /* [n_experts]; NULL: none */
+    int32_t n_groups, top_groups; /* n_groups: 0 or 1: none; at most HY_MOE_GROUPS */
+    bool group_top2;
+    bool norm;
+    float scale;
+    int32_t *ids;   /* [m][k] device, best first */
+    float *weights; /* [m][k] device */
+} hy_moe_route;
+
+#define HY_MOE_EXPERTS 512
+#define HY_MOE_TOP     32
+#define HY_MOE_GROUPS  32
+
 } hy_ws;
 
 typedef struct hy_norm_w { /* a norm's parameters */
@@ -319,6 +347,23 @@ typedef enum hy_op {
     HY_OP_RMS_NORM,
     HY_OP_LAYER_NORM,
     HY_OP_MATMUL,
+/* y[r] = sum over j of weights[r][j] * Wdown_e(fn(Wgate_e x[r]) * (Wup_e x[r])), e = ids[r][j]: one
+ * chain of fma from +0.0 in ascending j, so in routing order. No expert is left out. */
+typedef struct hy_moe_ffn {
+    const float *x; /* normed [m][dim] */
+    int64_t ldx, dim, m;
+    float *y; /* [m][dim], not x */
+    int64_t ldy;
+    const int32_t *ids; /* [m][k] device, as moe_route gives them */
+    const float *weights;
+    int32_t k, n_experts;
+    /* [n_experts] each, host; of one type and shape. gate NULL: fn(up) */
+    const hy_weight *const *gate, *const *up, *const *down;
+    hy_act_fn fn;
+    hy_act_mode act;
+    hy_ws ws; /* hy_ws_need.moe_k and moe_ffn say how much */
+} hy_moe_ffn;
+
     HY_OP_ROPE,
     HY_OP_KV_WRITE,
     HY_OP_ATTENTION,
@@ -383,6 +428,10 @@ typedef struct hy_math_ops {
 /* First member of every backend's device and queue. */
 struct hy_dev {
     const hy_dev_ops *ops;
+
+    /* mixture of experts: a primitive, then a composite */
+    hy_status (*moe_route)(hy_queue *q, const hy_moe_route *a);
+    hy_status (*moe_ffn)(hy_queue *q, const hy_moe_ffn *a);
     const hy_math_ops *math; /* no NULL slot after hy_dev_open */
     uint64_t caps;           /* bit hy_op: slot filled by the backend itself */
 };
@@ -417,3 +466,4 @@ size_t hy_ws_bytes(const hy_ws_need *n);
 const char *hy_op_name(hy_op op);
 
 #endif
+    int64_t moe_k, moe_ffn; /* experts of a row, width of one; 0: none */

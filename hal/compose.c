@@ -56,6 +56,12 @@ size_t hy_ws_bytes(const hy_ws_need *n)
     size_t out = dim + float_bytes(n->rows * n->heads * n->v_dim);
     size_t ffn = 2 * dim + 2 * float_bytes(n->rows * n->ffn);
     size_t most = in > out ? in : out;
+    if (n->moe_k > 0) {
+        int64_t part = hy_moe_part(n->moe_k), pairs = (n->rows < part ? n->rows : part) * n->moe_k;
+        size_t moe = 2 * float_bytes(pairs * n->dim) + 2 * float_bytes(pairs * n->moe_ffn) +
+                     float_bytes(n->dim);
+        most = moe > most ? moe : most;
+    }
     return (most > ffn ? most : ffn) + ALIGN; /* for a start that is not aligned */
 }
 

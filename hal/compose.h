@@ -15,6 +15,18 @@ hy_status hy_compose_attn_in(hy_queue *q, const hy_attn_in *a);
 hy_status hy_compose_attn_out(hy_queue *q, const hy_attn_out *a);
 hy_status hy_compose_ffn(hy_queue *q, const hy_ffn *a);
 hy_status hy_compose_head(hy_queue *q, const hy_head *a);
+hy_status hy_compose_moe_ffn(hy_queue *q, const hy_moe_ffn *a);
+
+/* moe_ffn takes its rows in parts of at most this many (row, expert) pairs. */
+#define HY_MOE_PAIRS 2048
+/* Rows of a part: whole rows, at least one. */
+static inline int64_t hy_moe_part(int64_t k)
+{
+    return HY_MOE_PAIRS / k;
+}
+/* That the arguments are sound, and experts of one type and shape. */
+hy_status hy_moe_ffn_check(const hy_moe_ffn *a);
+hy_status hy_moe_route_check(const hy_moe_route *a);
 
 /* Scratch of one call, carved from its hy_ws: every array starts on 64 bytes. */
 typedef struct hy_carve {

@@ -36,12 +36,16 @@ typedef struct hy_conform_opts {
     const char *what; /* only items whose `what` begins so; NULL: all */
     bool quick;       /* a third of the shapes, none of the long ones */
     uint64_t seed;    /* of the inputs; 0: the default */
+    hy_dev *same;     /* results must have this device's bits; NULL: the cpu's where promised */
+    bool fast;        /* the device was opened with numerics = fast */
+    void (*lose)(void *arg); /* makes the device fail for good, at the end; NULL: not tried */
+    void *lose_arg;
 } hy_conform_opts;
 
 typedef struct hy_conform_sum {
     int passed, failed, refused;
     int cases;
-    bool bits; /* bit equality with the cpu scalar reference was asked */
+    bool bits; /* bit equality with the cpu scalar reference, or with `same`, was asked */
 } hy_conform_sum;
 
 /* o, cb and sum may be NULL. HY_OK when the suite ran, whatever it found; a failure status: it

@@ -29,8 +29,9 @@ typedef struct cf_side {
 
 typedef struct cf {
     cf_side dut, ref;
-    bool bits; /* dut keeps the cpu order and is not ref's like: results equal ref's */
+    bool bits; /* results must equal ref's: dut keeps the cpu order, or ref was given */
     bool exact;
+    bool loose; /* numerics = fast: matmuls may round both sides to bf16 */
     bool quick;
     const hy_conform_opts *opts;
     hy_conform_cb cb;
@@ -90,6 +91,7 @@ void cf_judge(cf *c, const cf_cmp *j);
 void cf_matmul(cf *c);  /* conform_matmul.c: matmul, embed */
 void cf_simple(cf *c);  /* conform_simple.c: norms, rope, act_mul, add, topk */
 void cf_cache(cf *c);   /* conform_attn.c: kv_write, attention, kv_pack, kv_unpack */
+void cf_moe(cf *c);     /* conform_moe.c: moe_route, moe_ffn */
 void cf_compose(cf *c); /* conform_compose.c: composites */
 
 extern const hy_dtype cf_weight_types[];

@@ -4,7 +4,8 @@
  *
  * Bounds. A sum of k products in any order errs by at most (k + 2) u sum|w x| (Higham, Accuracy
  * and Stability, 3.1), u = 2^-24. With int8 activations each block of 32 moves x by up to
- * amax / 254, which adds sum|w| of the block times that.
+ * amax / 254, which adds sum|w| of the block times that. With numerics = fast both sides may be
+ * rounded to bf16, or to f16, which ends at 65504, where weights are.
  *
  * Thread: the caller of hy_conform_run.  Owner: the case.
  */
@@ -67,14 +68,18 @@ static bool oracle(cf *c, const mm *a, double *want, double *bound)
         hy_dtype_decode(a->t, a->w + (size_t)n * row_bytes, w, a->k);
         for (int64_t r = 0; r < a->m; r++) {
             const float *x = a->x + r * a->ldx;
-            double sum = 0.0, abs_sum = 0.0, moved = 0.0;
+            double sum = 0.0, abs_sum = 0.0, moved = 0.0, over = 0.0;
             for (int64_t k = 0; k < a->k; k++) {
                 double p = (double)w[k] * (double)x[k];
                 sum += p;
                 abs_sum += fabs(p);
                 moved += fabs((double)w[k]) * shift[r * blocks + k / 32];
+                if (a->t == HY_F16)
+                    over += fabs((double)w[k]) * fmax(0.0, fabs((double)x[k]) - 65504.0);
             }
             double bias = a->bias != NULL ? (double)a->bias[n] : 0.0;
+            if (c->loose)
+                moved += abs_sum * 1.01 * 0x1p-7 + over; /* 2^-8 of either side */
             want[r * a->n + n] = sum + bias;
             bound[r * a->n + n] =
                 (double)(a->k + 8) * CF_U * (abs_sum + moved) + moved + fabs(bias) * CF_U;

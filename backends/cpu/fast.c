@@ -215,6 +215,7 @@ static const hy_math_ops fast_math = {
     .attn_out = cpu_fast_attn_out,
     .ffn = cpu_fast_ffn,
     .head = cpu_fast_head,
+    .moe_route = ref_moe_route,
 };
 
 const hy_math_ops *cpu_fast_math(cpu_dev *d)

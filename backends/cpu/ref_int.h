@@ -32,6 +32,7 @@ hy_status ref_add(hy_queue *q, const hy_add *a);
 hy_status ref_topk(hy_queue *q, const hy_topk *a);
 hy_status ref_kv_pack(hy_queue *q, const hy_kv_copy *a);
 hy_status ref_kv_unpack(hy_queue *q, const hy_kv_copy *a);
+hy_status ref_moe_route(hy_queue *q, const hy_moe_route *a);
 
 /* ---- cache access (ref_kv.c) ---- */
 float ref_kv_load(hy_dtype type, const uint8_t *p);

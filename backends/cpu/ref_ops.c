@@ -45,6 +45,7 @@ bool cpu_ref_supports(hy_dev *d, const hy_op_query *q)
     case HY_OP_EMBED:
     case HY_OP_MATMUL:
     case HY_OP_FFN:
+    case HY_OP_MOE_FFN:
     case HY_OP_HEAD:
         return weight_ok(q) && (int)q->fn <= HY_ACT_RELU;
     case HY_OP_RMS_NORM:
@@ -52,6 +53,7 @@ bool cpu_ref_supports(hy_dev *d, const hy_op_query *q)
     case HY_OP_ROPE:
     case HY_OP_ADD:
     case HY_OP_TOPK:
+    case HY_OP_MOE_ROUTE:
         return true;
     case HY_OP_ACT_MUL:
         return (int)q->fn <= HY_ACT_RELU;
@@ -240,4 +242,5 @@ const hy_math_ops cpu_ref_math = {
     .topk = ref_topk,
     .kv_pack = ref_kv_pack,
     .kv_unpack = ref_kv_unpack,
+    .moe_route = ref_moe_route,
 };

@@ -37,6 +37,10 @@ enum {
 #define KA_SEG     256 /* positions of an attention split, at absolute multiples */
 #define KA_NQ      8   /* queries (rows times heads of one KV head) of an attention block */
 #define KA_HEAD    512 /* greatest width of a head */
+#define KA_MMA_M   64  /* tile of the matrix units */
+#define KA_MMA_N   64
+#define KA_EXPERTS 512
+#define KA_GROUPS  32 /* of experts */
 
 /* 32 activations as int8: value = d * q. */
 typedef struct ka_qx {
@@ -72,6 +76,11 @@ typedef struct ka_quant {
     int32_t m, groups;
 } ka_quant;
 
+/* Places [first, first + n) of a list sorted by expert: what a block takes of one expert. */
+typedef struct ka_tile {
+    int32_t first, n, expert, pad;
+} ka_tile;
+
 typedef struct ka_matmul {
     const uint8_t *w;
     int64_t w_row; /* bytes */
@@ -81,8 +90,48 @@ typedef struct ka_matmul {
     float *y;
     int64_t ldy;
     const float *bias;
-    int32_t m, n, k;
+    int32_t m, n, k, pad;
+    /* experts: blocks along y take tiles; w is ws[expert]; place i reads row from[i] of x, or i */
+    const ka_tile *tiles; /* NULL: none of this */
+    const int32_t *n_tiles, *from;
+    const uint8_t *const *ws;
 } ka_matmul;
+
+typedef struct ka_route {
+    const float *logits, *bias;
+    int64_t ld;
+    int32_t *ids;
+    float *weights;
+    int32_t m, n, k, sigmoid, groups, top_groups, top2, norm;
+    float scale;
+} ka_route;
+
+typedef struct ka_sort {
+    const int32_t *ids; /* [pairs] experts */
+    int32_t *from;      /* [pairs] by place: the row */
+    int32_t *slot;      /* [pairs]: the place */
+    ka_tile *tiles;
+    int32_t *n_tiles;
+    int32_t pairs, k, n_experts, tile;
+} ka_sort;
+
+typedef struct ka_moe_sum {
+    const float *x; /* [pairs][dim] by place */
+    const int32_t *slot;
+    const float *weights;
+    float *y;
+    int64_t ldy;
+    int32_t m, dim, k;
+} ka_moe_sum;
+
+/* Rows of a weight as a float type. */
+typedef struct ka_decode {
+    const uint8_t *w;
+    int64_t w_row; /* bytes */
+    uint8_t *y;
+    int64_t ldy; /* elements */
+    int32_t m, k, type, to;
+} ka_decode;
 
 typedef struct ka_rope {
     float *x;

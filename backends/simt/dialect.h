@@ -11,6 +11,7 @@
  *   HY_BARRIER()                    all threads of the block
  *   HY_LANE, HY_TEAM                lane in a team of 32, team in the block
  *   hy_shfl_*, hy_team_*            exchange, sums, maxima and ballots inside a team
+ *   hy_mma, hy_mma_*                a team's product of 16-bit floats on matrix units: mma.h
  *   HY_WAVE                         32 or 64: hardware width, a multiple of a team
  *
  * Rules. Results may depend on teams, never on HY_WAVE: so wave 32 and 64 give the same bits. Team

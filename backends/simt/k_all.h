@@ -10,6 +10,8 @@
 #include "backends/simt/k_attn.h"
 #include "backends/simt/k_kv.h"
 #include "backends/simt/k_matmul.h"
+#include "backends/simt/k_mma.h"
+#include "backends/simt/k_moe.h"
 #include "backends/simt/k_simple.h"
 #include "backends/simt/k_topk.h"
 

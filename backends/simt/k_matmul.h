@@ -15,26 +15,61 @@
 
 #include "backends/simt/k_dtype.h"
 
+/* What a block multiplies: rows that follow each other, or a tile of one expert's. */
+typedef struct k_rows {
+    const uint8_t *w;
+    int first, n; /* rows of y; n = 0: nothing */
+    const int32_t *from;
+} k_rows;
+
+HY_DEV k_rows k_rows_of(const ka_matmul *a, const int height)
+{
+    k_rows r = {a->w, HY_BY * height, 0, NULL};
+    if (a->tiles == NULL) {
+        r.n = a->m - r.first < height ? a->m - r.first : height;
+    } else if (HY_BY < *a->n_tiles) {
+        const ka_tile tile = a->tiles[HY_BY];
+        r.w = a->ws[tile.expert];
+        r.first = tile.first;
+        r.n = tile.n;
+        r.from = a->from;
+    }
+    return r;
+}
+
+/* Row of x behind row i of the block; some row for i >= n. */
+HY_DEV int k_row_x(const k_rows *r, int i)
+{
+    i = r->first + (i < r->n ? i : 0);
+    return r->from != NULL ? r->from[i] : i;
+}
+
 /* ---- vectors ---- */
 
 /* Grid: x outputs in fours, y rows in eights. */
 HY_DEV void k_mv_f(const int t, const ka_matmul *a)
 {
-    const int n = HY_BX * SIMT_TEAMS + HY_TEAM, row0 = HY_BY * KA_MV_ROWS;
-    const int rows = a->m - row0 < KA_MV_ROWS ? a->m - row0 : KA_MV_ROWS;
+    const int n = HY_BX * SIMT_TEAMS + HY_TEAM;
+    const k_rows rs = k_rows_of(a, KA_MV_ROWS);
+    if (rs.n == 0) /* the whole block */
+        return;
+    int xr[KA_MV_ROWS];
+    HY_UNROLL
+    for (int r = 0; r < KA_MV_ROWS; r++)
+        xr[r] = k_row_x(&rs, r);
     float acc[KA_MV_ROWS] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     for (int g = HY_LANE; n < a->n && g * 32 < a->k; g += SIMT_LANES) {
         HY_UNROLL
         for (int half = 0; half < 2; half++) {
             float w[16];
             const int len = a->k - 32 * g - 16 * half;
-            k_decode_half(t, a->w + n * a->w_row, g, half, len, w);
+            k_decode_half(t, rs.w + n * a->w_row, g, half, len, w);
             HY_UNROLL
             for (int r = 0; r < KA_MV_ROWS; r++) {
-                const float *x = a->x + (row0 + r) * a->ldx + 32 * g + 16 * half;
+                const float *x = a->x + xr[r] * a->ldx + 32 * g + 16 * half;
                 HY_UNROLL
                 for (int i = 0; i < 16; i++) {
-                    if (r < rows && (!k_is_float(t) || i < len))
+                    if (r < rs.n && (!k_is_float(t) || i < len))
                         acc[r] = fmaf(w[i], x[i], acc[r]);
                 }
             }
@@ -42,11 +77,11 @@ HY_DEV void k_mv_f(const int t, const ka_matmul *a)
     }
     HY_UNROLL
     for (int r = 0; r < KA_MV_ROWS; r++) {
-        if (r >= rows)
+        if (r >= rs.n)
             continue;
         float s = hy_team_sum(acc[r]);
         if (HY_LANE == 0 && n < a->n)
-            a->y[(row0 + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
+            a->y[(rs.first + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
     }
 }
 
@@ -72,17 +107,23 @@ HY_DEV float k_add_group(const int t, float acc, int32_t s0, int32_t s1, float d
 
 HY_DEV void k_mv_i(const int t, const ka_matmul *a)
 {
-    const int n = HY_BX * SIMT_TEAMS + HY_TEAM, row0 = HY_BY * KA_MV_ROWS, groups = a->k / 32;
-    const int rows = a->m - row0 < KA_MV_ROWS ? a->m - row0 : KA_MV_ROWS;
+    const int n = HY_BX * SIMT_TEAMS + HY_TEAM, groups = a->k / 32;
+    const k_rows rs = k_rows_of(a, KA_MV_ROWS);
+    if (rs.n == 0) /* the whole block */
+        return;
+    int xr[KA_MV_ROWS];
+    HY_UNROLL
+    for (int r = 0; r < KA_MV_ROWS; r++)
+        xr[r] = k_row_x(&rs, r);
     float acc[KA_MV_ROWS] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
     for (int g = HY_LANE; n < a->n && g < groups; g += SIMT_LANES) {
-        const uint8_t *row = a->w + n * a->w_row;
+        const uint8_t *row = rs.w + n * a->w_row;
         k_half h0 = k_load_half(t, row, g, 0), h1 = k_load_half(t, row, g, 1);
         HY_UNROLL
         for (int r = 0; r < KA_MV_ROWS; r++) {
-            if (r >= rows)
+            if (r >= rs.n)
                 continue;
-            const ka_qx *x = a->qx + (int64_t)(row0 + r) * groups + g;
+            const ka_qx *x = a->qx + (int64_t)xr[r] * groups + g;
             int32_t s0 = 0, s1 = 0;
             HY_UNROLL
             for (int j = 0; j < 4; j++) {
@@ -95,11 +136,11 @@ HY_DEV void k_mv_i(const int t, const ka_matmul *a)
     }
     HY_UNROLL
     for (int r = 0; r < KA_MV_ROWS; r++) {
-        if (r >= rows)
+        if (r >= rs.n)
             continue;
         float s = hy_team_sum(acc[r]);
         if (HY_LANE == 0 && n < a->n)
-            a->y[(row0 + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
+            a->y[(rs.first + r) * a->ldy + n] = a->bias != NULL ? s + a->bias[n] : s;
     }
 }
 
@@ -142,13 +183,14 @@ HY_DEV void k_tree_push(k_tree *t, int p)
     }
 }
 
-HY_DEV void k_tile_write(const ka_matmul *a, const k_tree *t, int row, int col)
+HY_DEV void k_tile_write(const ka_matmul *a, const k_rows *rs, const k_tree *t, int row, int col)
 {
     HY_UNROLL
     for (int i = 0; i < 16; i++) {
         const int r = row + i / 4, n = col + i % 4;
-        if (r < a->m && n < a->n)
-            a->y[r * a->ldy + n] = a->bias != NULL ? t->acc[i] + a->bias[n] : t->acc[i];
+        if (r < rs->n && n < a->n)
+            a->y[(rs->first + r) * a->ldy + n] =
+                a->bias != NULL ? t->acc[i] + a->bias[n] : t->acc[i];
     }
 }
 
@@ -156,27 +198,36 @@ HY_DEV void k_mm_f(const int t, const ka_matmul *a)
 {
     HY_SHARED(float, xs, 32 * (KA_TILE_M + 1));
     HY_SHARED(float, ws, 32 * (KA_TILE_N + 1));
-    const int row0 = HY_BY * KA_TILE_M, col0 = HY_BX * KA_TILE_N;
+    const int col0 = HY_BX * KA_TILE_N;
     const int tr = HY_TID / 16 * 4, tc = HY_TID % 16 * 4;
     const int lc = HY_TID % KA_TILE_N, half = HY_TID / KA_TILE_N; /* weights to fetch */
+    const int lk = HY_TID % 32;                                   /* and of x, every fourth row */
+    const k_rows rs = k_rows_of(a, KA_TILE_M);
+    if (rs.n == 0) /* the whole block */
+        return;
+    int xr[KA_TILE_M / 4];
+    HY_UNROLL
+    for (int i = 0; i < KA_TILE_M / 4; i++)
+        xr[i] = k_row_x(&rs, HY_TID / 32 + 4 * i);
     k_tree acc;
     k_tree_init(&acc);
     for (int p = 0; p < SIMT_LANES; p++) {
         for (int g = p; g * 32 < a->k; g += SIMT_LANES) {
             const int len = a->k - 32 * g < 32 ? a->k - 32 * g : 32;
-            for (int i = HY_TID; i < 32 * KA_TILE_M; i += SIMT_BLOCK) {
-                const int r = row0 + i / 32, k = i % 32;
-                SH_PUT(xs, k * (KA_TILE_M + 1) + i / 32,
-                       r < a->m && k < len ? a->x[r * a->ldx + 32 * g + k] : 0.0f);
+            HY_UNROLL
+            for (int i = 0; i < KA_TILE_M / 4; i++) {
+                const int r = HY_TID / 32 + 4 * i;
+                SH_PUT(xs, lk * (KA_TILE_M + 1) + r,
+                       r < rs.n && lk < len ? a->x[xr[i] * a->ldx + 32 * g + lk] : 0.0f);
             }
             float w[16];
             if (col0 + lc < a->n)
-                k_decode_half(t, a->w + (col0 + lc) * a->w_row, g, half, len - 16 * half, w);
+                k_decode_half(t, rs.w + (col0 + lc) * a->w_row, g, half, len - 16 * half, w);
             HY_UNROLL
             for (int i = 0; i < 16; i++)
                 SH_PUT(ws, (16 * half + i) * (KA_TILE_N + 1) + lc, col0 + lc < a->n ? w[i] : 0.0f);
             HY_BARRIER();
-            for (int k = 0; k < len && row0 + tr < a->m; k++) {
+            for (int k = 0; k < len && tr < rs.n; k++) {
                 float xv[4], wv[4];
                 HY_UNROLL
                 for (int i = 0; i < 4; i++) {
@@ -191,7 +242,7 @@ HY_DEV void k_mm_f(const int t, const ka_matmul *a)
         }
         k_tree_push(&acc, p);
     }
-    k_tile_write(a, &acc, row0 + tr, col0 + tc);
+    k_tile_write(a, &rs, &acc, tr, col0 + tc);
 }
 
 HY_DEV void k_mm_i(const int t, const ka_matmul *a)
@@ -202,28 +253,31 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
     HY_SHARED(uint32_t, wq, 8 * (KA_TILE_N + 1));
     HY_SHARED(float, wd, 2 * KA_TILE_N);
     HY_SHARED(float, wm, 2 * KA_TILE_N);
-    const int row0 = HY_BY * KA_TILE_M, col0 = HY_BX * KA_TILE_N, groups = a->k / 32;
+    const int col0 = HY_BX * KA_TILE_N, groups = a->k / 32;
     const int tr = HY_TID / 16 * 4, tc = HY_TID % 16 * 4;
     const int lc = HY_TID % KA_TILE_N, half = HY_TID / KA_TILE_N; /* weights to fetch */
+    const k_rows rs = k_rows_of(a, KA_TILE_M);
+    if (rs.n == 0) /* the whole block */
+        return;
+    const int lr = HY_TID / 8, lw = HY_TID % 8; /* codes of x to fetch: rows lr and lr + 16 */
+    const int x0 = k_row_x(&rs, lr), x1 = k_row_x(&rs, lr + 16), xs = k_row_x(&rs, HY_TID);
     k_tree acc;
     k_tree_init(&acc);
     for (int p = 0; p < SIMT_LANES; p++) {
         for (int g = p; g < groups; g += SIMT_LANES) {
-            for (int i = HY_TID; i < 8 * KA_TILE_M; i += SIMT_BLOCK) {
-                const int r = row0 + i / 8;
-                const ka_qx *x = a->qx + (int64_t)r * groups + g;
-                SH_PUT(xq, i % 8 * (KA_TILE_M + 1) + i / 8, r < a->m ? x->q[i % 8] : 0u);
-            }
+            SH_PUT(xq, lw * (KA_TILE_M + 1) + lr,
+                   lr < rs.n ? a->qx[(int64_t)x0 * groups + g].q[lw] : 0u);
+            SH_PUT(xq, lw * (KA_TILE_M + 1) + lr + 16,
+                   lr + 16 < rs.n ? a->qx[(int64_t)x1 * groups + g].q[lw] : 0u);
             if (HY_TID < KA_TILE_M) {
-                const int r = row0 + HY_TID;
-                const ka_qx *x = a->qx + (int64_t)r * groups + g;
-                SH_PUT(xd, HY_TID, r < a->m ? x->d : 0.0f);
-                SH_PUT(xsum, HY_TID, r < a->m ? x->sum[0] : 0);
-                SH_PUT(xsum, KA_TILE_M + HY_TID, r < a->m ? x->sum[1] : 0);
+                const ka_qx *x = a->qx + (int64_t)xs * groups + g;
+                SH_PUT(xd, HY_TID, HY_TID < rs.n ? x->d : 0.0f);
+                SH_PUT(xsum, HY_TID, HY_TID < rs.n ? x->sum[0] : 0);
+                SH_PUT(xsum, KA_TILE_M + HY_TID, HY_TID < rs.n ? x->sum[1] : 0);
             }
             k_half h = {{0u, 0u, 0u, 0u}, 0.0f, 0.0f};
             if (col0 + lc < a->n)
-                h = k_load_half(t, a->w + (col0 + lc) * a->w_row, g, half);
+                h = k_load_half(t, rs.w + (col0 + lc) * a->w_row, g, half);
             HY_UNROLL
             for (int j = 0; j < 4; j++)
                 SH_PUT(wq, (4 * half + j) * (KA_TILE_N + 1) + lc, h.q[j]);
@@ -234,7 +288,7 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
             for (int i = 0; i < 16; i++) {
                 const int r = tr + i / 4, c = tc + i % 4;
                 int32_t s0 = 0, s1 = 0;
-                if (row0 + r >= a->m)
+                if (r >= rs.n)
                     continue;
                 HY_UNROLL
                 for (int j = 0; j < 4; j++) {
@@ -252,7 +306,7 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
         }
         k_tree_push(&acc, p);
     }
-    k_tile_write(a, &acc, row0 + tr, col0 + tc);
+    k_tile_write(a, &rs, &acc, tr, col0 + tc);
 }
 
 #define K_MATMUL_F(name, T)                                                                        \

@@ -88,6 +88,40 @@ HY_KERNEL(k_embed, SIMT_BLOCK, ka_embed, a)
 #undef CASE
 }
 
+HY_DEV void k_decode_group(const int t, const ka_decode *a, int g)
+{
+    const int size = a->to == KT_F32 ? 4 : 2;
+    uint8_t *y = a->y + (HY_BY * a->ldy + 32 * g) * size;
+    float v[16];
+    HY_UNROLL
+    for (int half = 0; half < 2; half++) {
+        int len = a->k - 32 * g - 16 * half;
+        k_decode_half(t, a->w + HY_BY * a->w_row, g, half, len, v);
+        HY_UNROLL
+        for (int i = 0; i < 16; i++) {
+            if (i < len)
+                k_store(a->to, a->to, y + (16 * half + i) * size, v[i]);
+        }
+    }
+}
+
+/* Grid: x groups of 32, y row. For a vendor's GEMM, which takes no quantised weights. */
+HY_KERNEL(k_decode, SIMT_BLOCK, ka_decode, a)
+{
+    const int g = HY_BX * SIMT_BLOCK + HY_TID;
+    if (g * 32 >= a.k)
+        return;
+#define CASE(name, T)                                                                              \
+    case T:                                                                                        \
+        k_decode_group(T, &a, g);                                                                  \
+        break;
+    switch (a.type) {
+        K_EACH_FLOAT(CASE)
+        K_EACH_QUANT(CASE)
+    }
+#undef CASE
+}
+
 /* Grid: x pairs of all heads, y row. */
 HY_KERNEL(k_rope, SIMT_BLOCK, ka_rope, a)
 {

@@ -23,9 +23,16 @@
     SIMT_EACH_QUANT(X, k_mm_f)                                                                     \
     SIMT_EACH_QUANT(X, k_mv_i)                                                                     \
     SIMT_EACH_QUANT(X, k_mm_i)                                                                     \
+    X(k_mma_f16)                                                                                   \
+    X(k_mma_bf16)                                                                                  \
+    SIMT_EACH_QUANT(X, k_mma)                                                                      \
     SIMT_EACH_FLOAT(X, k_attn)                                                                     \
     X(k_attn_fold)                                                                                 \
     X(k_embed)                                                                                     \
+    X(k_decode)                                                                                    \
+    X(k_moe_route)                                                                                 \
+    X(k_moe_sort)                                                                                  \
+    X(k_moe_sum)                                                                                   \
     X(k_rms_norm)                                                                                  \
     X(k_layer_norm)                                                                                \
     X(k_quant)                                                                                     \

@@ -19,21 +19,7 @@ _Static_assert((int)KT_Q6_K == HY_Q6_K && (int)KT_IQ4_NL == HY_IQ4_NL && (int)KT
 _Static_assert((int)KT_F8_E4M3 == HY_F8_E4M3 && (int)KT_F8_E4M3FNUZ == HY_F8_E4M3FNUZ, "");
 _Static_assert(sizeof(ka_qx) == 48, "");
 
-typedef struct simt_weight {
-    hy_weight base;
-    const uint8_t *p; /* device, the file's format */
-    size_t row_bytes;
-} simt_weight;
-
-static const simt_weight *weight_of(const hy_weight *w)
-{
-    return (const simt_weight *)(const void *)w;
-}
-
-static uint32_t ceil_div(int64_t n, int64_t by)
-{
-    return (uint32_t)((n + by - 1) / by);
-}
+_Static_assert(KA_EXPERTS == HY_MOE_EXPERTS && KA_GROUPS == HY_MOE_GROUPS, "");
 
 static bool weight_type_ok(int t)
 {
@@ -52,6 +38,7 @@ static bool supports(hy_dev *d, const hy_op_query *q)
     case HY_OP_EMBED:
     case HY_OP_MATMUL:
     case HY_OP_FFN:
+    case HY_OP_MOE_FFN:
     case HY_OP_HEAD:
         return weight_ok(q) && (int)q->fn <= HY_ACT_RELU;
     case HY_OP_RMS_NORM:
@@ -59,6 +46,7 @@ static bool supports(hy_dev *d, const hy_op_query *q)
     case HY_OP_ROPE:
     case HY_OP_ADD:
     case HY_OP_TOPK:
+    case HY_OP_MOE_ROUTE:
         return true;
     case HY_OP_ACT_MUL:
         return (int)q->fn <= HY_ACT_RELU;
@@ -130,7 +118,7 @@ static void weight_free(hy_dev *d, hy_weight *w)
     if (w == NULL)
         return;
     if (!w->borrowed)
-        d->ops->free(d, (void *)(uintptr_t)weight_of(w)->p, w->bytes);
+        d->ops->free(d, (void *)(uintptr_t)simt_weight_of(w)->p, w->bytes);
     hy_free(w);
 }
 
@@ -148,63 +136,83 @@ static int type_index(hy_dtype t)
     return t == HY_F32 ? 0 : t == HY_F16 ? 1 : 2;
 }
 
-static hy_status quantise(hy_queue *q, const hy_matmul *a, const ka_qx **out)
+hy_status simt_quantise(hy_queue *q, const float *x, int64_t ldx, int64_t m, int64_t groups,
+                        ka_qx *out)
 {
-    int64_t groups = a->w->k / 32;
-    void *p = NULL;
-    HY_TRY(simt_drv(q)->scratch(q, (size_t)(a->m * groups) * sizeof(ka_qx), &p));
-    for (int64_t r = 0; r < a->m; r += SIMT_GRID_MAX) {
-        int64_t m = a->m - r < SIMT_GRID_MAX ? a->m - r : SIMT_GRID_MAX;
-        ka_quant k = {.x = a->x + r * a->ldx,
-                      .ldx = a->ldx,
-                      .out = (ka_qx *)p + r * groups,
-                      .m = (int32_t)m,
+    for (int64_t r = 0; r < m; r += SIMT_GRID_MAX) {
+        int64_t n = m - r < SIMT_GRID_MAX ? m - r : SIMT_GRID_MAX;
+        ka_quant k = {.x = x + r * ldx,
+                      .ldx = ldx,
+                      .out = out + r * groups,
+                      .m = (int32_t)n,
                       .groups = (int32_t)groups};
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_quant, ceil_div(groups, SIMT_BLOCK), (uint32_t)m, 1,
-                                   &k, sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_quant, simt_ceil_div(groups, SIMT_BLOCK), (uint32_t)n,
+                                   1, &k, sizeof(k)));
     }
-    *out = p;
     return HY_OK;
+}
+
+bool simt_int8(const hy_weight *w, hy_act_mode act)
+{
+    return act == HY_ACT_INT8 && hy_quant_get((int)w->type) != NULL;
+}
+
+simt_shape simt_shape_of(const hy_queue *q, const hy_weight *w, int64_t rows)
+{
+    if (rows <= KA_MV_ROWS)
+        return SIMT_VECTOR;
+    return simt_base_of(q->dev)->fast && w->type != HY_F32 ? SIMT_MMA_TILE : SIMT_TILE;
+}
+
+int simt_shape_rows(simt_shape s)
+{
+    return s == SIMT_VECTOR ? KA_MV_ROWS : s == SIMT_TILE ? KA_TILE_M : KA_MMA_M;
+}
+
+hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t blocks,
+                        ka_matmul *k)
+{
+    const bool quant = hy_quant_get((int)w->type) != NULL, int8 = k->qx != NULL;
+    int at = type_index(w->type), first = 0;
+    k->w = simt_weight_of(w)->p;
+    k->w_row = (int64_t)simt_weight_of(w)->row_bytes;
+    k->n = (int32_t)w->n;
+    k->k = (int32_t)w->k;
+    if (s == SIMT_VECTOR)
+        first = int8 ? SIMT_k_mv_i_q4_0 : quant ? SIMT_k_mv_f_q4_0 : SIMT_k_mv_f_f32;
+    else if (s == SIMT_TILE)
+        first = int8 ? SIMT_k_mm_i_q4_0 : quant ? SIMT_k_mm_f_q4_0 : SIMT_k_mm_f_f32;
+    else
+        first = quant ? SIMT_k_mma_q4_0 : SIMT_k_mma_f16 - 1; /* no f32 */
+    const int wide = s == SIMT_VECTOR ? SIMT_TEAMS : s == SIMT_TILE ? KA_TILE_N : KA_MMA_N;
+    return simt_drv(q)->launch(q, (simt_kernel)(first + at), simt_ceil_div(k->n, wide), blocks, 1,
+                               k, sizeof(*k));
 }
 
 static hy_status matmul(hy_queue *q, const hy_matmul *a)
 {
-    const simt_weight *w = weight_of(a->w);
-    bool quant = hy_quant_get((int)w->base.type) != NULL;
-    bool int8 = quant && a->act == HY_ACT_INT8, few = a->m <= KA_MV_ROWS;
-    ka_matmul k = {.w = w->p,
-                   .w_row = (int64_t)w->row_bytes,
-                   .x = a->x,
-                   .ldx = a->ldx,
-                   .y = a->y,
-                   .ldy = a->ldy,
-                   .bias = a->bias,
-                   .m = (int32_t)a->m,
-                   .n = (int32_t)w->base.n,
-                   .k = (int32_t)w->base.k};
+    ka_matmul k = {
+        .x = a->x, .ldx = a->ldx, .y = a->y, .ldy = a->ldy, .bias = a->bias, .m = (int32_t)a->m};
     if (a->m < 1)
         return HY_OK;
     if (a->m > INT32_MAX)
         return hy_fail(HY_E_LIMIT, "%s: matmul of %lld rows", simt_name(q), (long long)a->m);
-    if (int8)
-        HY_TRY(quantise(q, a, &k.qx));
-    int first = few ? (int8    ? SIMT_k_mv_i_q4_0
-                       : quant ? SIMT_k_mv_f_q4_0
-                               : SIMT_k_mv_f_f32)
-                    : (int8    ? SIMT_k_mm_i_q4_0
-                       : quant ? SIMT_k_mm_f_q4_0
-                               : SIMT_k_mm_f_f32);
-    simt_kernel kernel = (simt_kernel)(first + type_index(w->base.type));
-    uint32_t x = ceil_div(k.n, few ? SIMT_TEAMS : KA_TILE_N);
-    uint32_t y = ceil_div(a->m, few ? KA_MV_ROWS : KA_TILE_M);
-    return simt_drv(q)->launch(q, kernel, x, y, 1, &k, sizeof(k));
+    const simt_shape s = simt_shape_of(q, a->w, a->m);
+    if (simt_int8(a->w, a->act) && s != SIMT_MMA_TILE) {
+        const int64_t groups = a->w->k / 32;
+        void *p = NULL;
+        HY_TRY(simt_drv(q)->scratch(q, (size_t)(a->m * groups) * sizeof(ka_qx), &p));
+        HY_TRY(simt_quantise(q, a->x, a->ldx, a->m, groups, p));
+        k.qx = p;
+    }
+    return simt_multiply(q, a->w, s, simt_ceil_div(a->m, simt_shape_rows(s)), &k);
 }
 
 /* ---- the rest ---- */
 
 static hy_status embed(hy_queue *q, const hy_embed *a)
 {
-    const simt_weight *w = weight_of(a->w);
+    const simt_weight *w = simt_weight_of(a->w);
     const void *ids = NULL;
     for (int64_t r = 0; r < a->m; r++) {
         if (a->ids[r] < 0 || a->ids[r] >= w->base.n)
@@ -222,8 +230,8 @@ static hy_status embed(hy_queue *q, const hy_embed *a)
         k.m = (int32_t)(a->m - r < SIMT_GRID_MAX ? a->m - r : SIMT_GRID_MAX);
         k.ids = (const int32_t *)ids + r;
         k.y = a->y + r * a->ldy;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_embed, ceil_div(k.k, 32 * SIMT_BLOCK), (uint32_t)k.m,
-                                   1, &k, sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_embed, simt_ceil_div(k.k, 32 * SIMT_BLOCK),
+                                   (uint32_t)k.m, 1, &k, sizeof(k)));
     }
     return HY_OK;
 }
@@ -280,7 +288,8 @@ static hy_status rope(hy_queue *q, const hy_rope *a)
         k.cos = a->t.cos + r.at * k.half;
         k.sin = a->t.sin + r.at * k.half;
         k.m = (int32_t)r.n;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_rope, ceil_div((int64_t)k.heads * k.half, SIMT_BLOCK),
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_rope,
+                                   simt_ceil_div((int64_t)k.heads * k.half, SIMT_BLOCK),
                                    (uint32_t)r.n, 1, &k, sizeof(k)));
     }
     return HY_OK;
@@ -295,8 +304,8 @@ static hy_status act_mul(hy_queue *q, const hy_act_mul *a)
         k.up = a->up != NULL ? a->up + r.at * a->ldu : NULL;
         k.y = a->y + r.at * a->ldy;
         k.m = (int32_t)r.n;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_act_mul, ceil_div(a->dim, SIMT_BLOCK), (uint32_t)r.n,
-                                   1, &k, sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_act_mul, simt_ceil_div(a->dim, SIMT_BLOCK),
+                                   (uint32_t)r.n, 1, &k, sizeof(k)));
     }
     return HY_OK;
 }
@@ -310,8 +319,8 @@ static hy_status add(hy_queue *q, const hy_add *a)
         k.b = a->b + r.at * a->ldb;
         k.y = a->y + r.at * a->ldy;
         k.m = (int32_t)r.n;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_add, ceil_div(a->dim, SIMT_BLOCK), (uint32_t)r.n, 1,
-                                   &k, sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_add, simt_ceil_div(a->dim, SIMT_BLOCK), (uint32_t)r.n,
+                                   1, &k, sizeof(k)));
     }
     return HY_OK;
 }
@@ -358,8 +367,8 @@ static hy_status head(hy_queue *q, const hy_head *a)
     for (rows r = {0, 0}; next_rows(&r, a->m);) {
         k.y = a->logits + r.at * a->ldl;
         k.m = (int32_t)r.n;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_scale, ceil_div(k.n, SIMT_BLOCK), (uint32_t)r.n, 1, &k,
-                                   sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_scale, simt_ceil_div(k.n, SIMT_BLOCK), (uint32_t)r.n,
+                                   1, &k, sizeof(k)));
     }
     return HY_OK;
 }
@@ -383,4 +392,6 @@ const hy_math_ops simt_math = {
     .kv_pack = simt_kv_pack,
     .kv_unpack = simt_kv_unpack,
     .head = head,
+    .moe_route = simt_moe_route,
+    .moe_ffn = simt_moe_ffn,
 };

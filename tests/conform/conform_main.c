@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The HAL's conformance suite as a test: conform_hal [--backend X] [--isa Y] [--threads N]
- * [--op OP] [--what TYPE] [--opt KEY=VALUE]... [--quick] [-v]. Exits 77 where the device or
- * instruction set is absent.
+ * [--op OP] [--what TYPE] [--opt KEY=VALUE]... [--fast] [--same ISA] [--lose LIB] [--quick] [-v].
+ * --same: results must have the bits of the backend opened with that instruction set (or wave).
+ * Exits 77 where the device or instruction set is absent.
  *
  * Thread: main.  Owner: the device is closed at the end.
  */
 #include "hal/conform.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,15 @@ static void print_item(void *arg, const hy_conform_item *it)
     fflush(stdout);
 }
 
+/* The driver's double loses its device when told. */
+static bool find_lose(const char *path, hy_conform_opts *c)
+{
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *f = lib != NULL ? dlsym(lib, "sim_lose") : NULL;
+    memcpy(&c->lose, &f, sizeof(f));
+    return f != NULL;
+}
+
 int main(int argc, char **argv)
 {
     hy_dev_opts o = {.backend = "cpu"};
@@ -30,7 +41,7 @@ int main(int argc, char **argv)
     hy_conform_sum sum = {0};
     hy_dev *d = NULL;
     hy_dev_props p;
-    const char *kv[8] = {NULL};
+    const char *kv[8] = {NULL}, *same = NULL, *lose = NULL;
     size_t n_kv = 0;
     bool verbose = false;
     for (int i = 1; i < argc; i++) {
@@ -39,12 +50,18 @@ int main(int argc, char **argv)
             c.quick = true;
         else if (strcmp(argv[i], "-v") == 0)
             verbose = true;
+        else if (strcmp(argv[i], "--fast") == 0)
+            o.fast = c.fast = true;
+        else if (strcmp(argv[i], "--same") == 0)
+            same = next, i++;
         else if (strcmp(argv[i], "--backend") == 0)
             o.backend = next, i++;
         else if (strcmp(argv[i], "--isa") == 0)
             o.isa = next, i++;
         else if (strcmp(argv[i], "--threads") == 0)
             o.n_threads = atoi(next), i++;
+        else if (strcmp(argv[i], "--lose") == 0)
+            lose = next, i++;
         else if (strcmp(argv[i], "--op") == 0)
             c.only = next, i++;
         else if (strcmp(argv[i], "--what") == 0)
@@ -57,12 +74,18 @@ int main(int argc, char **argv)
             return fprintf(stderr, "unknown option %s\n", argv[i]), 2;
     }
     hy_status st = hy_dev_open(&o, &d);
+    if (st == HY_OK && lose != NULL && !find_lose(lose, &c))
+        return fprintf(stderr, "%s has no sim_lose\n", lose), 2;
     if (st == HY_E_NOTFOUND || st == HY_E_UNSUPPORTED) {
         printf("skipped: %s\n", hy_fail_text());
         return 77;
     }
     if (st == HY_OK)
         st = d->ops->props(d, &p);
+    if (st == HY_OK && same != NULL)
+        st = hy_dev_open(
+            &(hy_dev_opts){.backend = o.backend, .isa = same, .n_threads = 1, .fast = o.fast},
+            &c.same);
     if (st == HY_OK)
         st = hy_conform_run(d, &c, print_item, &verbose, &sum);
     if (st != HY_OK) {
@@ -73,5 +96,6 @@ int main(int argc, char **argv)
            sum.passed, sum.failed, sum.refused, sum.cases,
            sum.bits ? ", bits equal to the reference" : "");
     hy_dev_close(d);
+    hy_dev_close(c.same);
     return sum.failed != 0;
 }

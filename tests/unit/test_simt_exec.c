@@ -7,8 +7,8 @@
  * Thread: main.  Owner: each test.
  */
 #define SIMT_CHECK
-#include "backends/simt/dialect.h"
 #include "backends/simt/host/exec.h"
+#include "backends/simt/mma.h"
 #include "tests/unit/cm.h"
 
 typedef struct args {
@@ -59,6 +59,28 @@ HY_KERNEL(k_atomics, SIMT_BLOCK, args, a)
     hy_atomic_max_i32((int32_t *)&a.u[1], HY_BX * 1000 + HY_TID);
     if (HY_TID == 0 && HY_BX == 0 && HY_BY == 0 && HY_BZ == 0)
         a.u[2] = (uint32_t)HY_WAVE;
+}
+
+/* A wave's product on matrix units: A [16][16], B [8 a team][16], out [16][8 a team], all in u and
+ * f; mode: halves, else bf16. */
+HY_KERNEL(k_units, SIMT_BLOCK, args, a)
+{
+    HY_SHARED(uint32_t, x, 16 * 9);
+    HY_SHARED(uint32_t, y, SIMT_TEAMS * 8 * 9);
+    for (int i = HY_TID; i < 16 * 8; i += SIMT_BLOCK)
+        SH_PUT(x, i / 8 * 9 + i % 8, a.u[i]);
+    for (int i = HY_TID; i < SIMT_TEAMS * 8 * 8; i += SIMT_BLOCK)
+        SH_PUT(y, i / 8 * 9 + i % 8, a.u[16 * 8 + i]);
+    HY_BARRIER();
+    const hy_frag_a fa = hy_mma_load_a(x, 0, 9);
+    const hy_frag_b fb = hy_mma_load_b(y, HY_TEAM * 8 * 9, 9);
+    float c[4];
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)hy_mma_row(i);
+    hy_mma(c, fa, fb, a.mode);
+    hy_mma(c, fa, fb, a.mode); /* twice: the lanes may not overtake each other */
+    for (int i = 0; i < 4; i++)
+        a.f[hy_mma_row(i) * 8 * SIMT_TEAMS + HY_TEAM * 8 + hy_mma_col(i)] = c[i];
 }
 
 /* ---- planted faults ---- */
@@ -116,6 +138,26 @@ HY_KERNEL(k_fault, SIMT_BLOCK, args, a)
         break;
     case 10: /* two lanes write one place */
         SH_PUT(t, me / 2, 1.0f);
+        break;
+    case 11: { /* matrix units without the whole team */
+        hy_frag_a fa = {{0, 0, 0, 0}};
+        hy_frag_b fb = {{0, 0}};
+        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (HY_LANE != 7)
+            hy_mma(c, fa, fb, 1);
+        v = c[0];
+        break;
+    }
+    case 12: /* a part of what is read was never written */
+        if (me != 77)
+            SH_PUT(t, me, 1.0f);
+        HY_BARRIER();
+        v = SH_GET(t, next);
+        break;
+    case 13: /* a lane leaves before the barrier */
+        if (me == 127)
+            return;
+        HY_BARRIER();
         break;
     }
     a.f[me] = v;
@@ -236,6 +278,36 @@ static void test_words(void **state)
     }
 }
 
+static void test_units(void **state)
+{
+    (void)state;
+    enum { N = 8 * SIMT_TEAMS };
+    uint32_t u[(16 + N) * 8];
+    float f[16 * N], x[(16 + N) * 16];
+    for (int f16 = 0; f16 < 2; f16++) {
+        for (int i = 0; i < (16 + N) * 16; i++) { /* small whole numbers: every sum is exact */
+            x[i] = (float)(i * 37 % 15 - 7);
+            uint32_t bits;
+            memcpy(&bits, &x[i], sizeof(bits));
+            bits = f16 ? hy_f2h(x[i]) : bits >> 16;
+            u[i / 2] = i % 2 ? u[i / 2] | bits << 16 : bits;
+        }
+        for (size_t k = 0; k < HY_COUNTOF(kinds); k++) {
+            simt_exec *e = open_exec(kinds[k].wave, kinds[k].threads, kinds[k].seed);
+            memset(f, 0xff, sizeof(f));
+            assert_int_equal(run(e, "k_units", k_units, 1, &(args){.f = f, .u = u, .mode = f16}),
+                             HY_OK);
+            for (int i = 0; i < 16 * N; i++) {
+                float want = 0.0f;
+                for (int j = 0; j < 16; j++)
+                    want += x[i / N * 16 + j] * x[(16 + i % N) * 16 + j];
+                assert_true(f[i] == (float)(i / N) + 2.0f * want);
+            }
+            simt_exec_destroy(e);
+        }
+    }
+}
+
 static void test_atomics(void **state)
 {
     (void)state;
@@ -268,6 +340,9 @@ static void test_faults(void **state)
         {8, 64, "not all lanes of a wave come along"},
         {9, 0, "wait at a barrier"},
         {10, 0, "with no barrier between"},
+        {11, 0, "not all lanes of a wave come along"},
+        {12, 0, "t[77] is read before it was written"},
+        {13, 0, "not all lanes of a block reach a barrier"},
     };
     float f[SIMT_BLOCK];
     for (size_t k = 0; k < HY_COUNTOF(kinds); k++) {
@@ -317,9 +392,9 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reverse), cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_words),   cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_faults),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_reverse), cmocka_unit_test(test_sums),  cmocka_unit_test(test_words),
+        cmocka_unit_test(test_atomics), cmocka_unit_test(test_units), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,10 @@
  *
  * Thread: main.  Owner: each test.
  */
+#include "backends/simt/ops.h"
 #include "core/base/alloc.h"
 #include "core/base/rng.h"
-#include "hal/backend.h"
+#include "hal/conform.h"
 #include "hal/quant.h"
 #include "tests/unit/cm.h"
 
@@ -236,6 +237,13 @@ static void test_norms(void **state)
     assert_memory_equal(ids[0], ids[1], sizeof(ids[0]));
 }
 
+static void fail_item(void *arg, const hy_conform_item *it)
+{
+    (void)arg;
+    if (it->result == HY_CONFORM_FAIL)
+        print_error("%s %s: %s\n", hy_op_name(it->op), it->what, it->text);
+}
+
 /* What docs/NUMERICS.md says is the cpu backend's to the bit. */
 static void test_cpu_bits(void **state)
 {
@@ -350,6 +358,123 @@ static void test_cpu_bits_wire(void **state)
     }
 }
 
+/* ---- caches in any order of head, token and dimension ---- */
+
+enum {
+    LO_N = 45,
+    LO_HEADS = 2,
+    LO_DIM = 24,
+    LO_BT = 16,
+    LO_ROW = LO_HEADS * LO_DIM,
+    LO_BLOCKS = 3
+};
+
+/* Order 0 to 5 of the strides of a plane of f16; what it takes. */
+static int64_t order_plane(hy_kv_plane *p, int order, int64_t off)
+{
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
+                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}; /* outermost first */
+    const int64_t n[3] = {LO_HEADS, LO_BT, LO_DIM};
+    int64_t *stride[3] = {&p->head, &p->token, &p->dim}, at = 2;
+    for (int i = 2; i >= 0; i--) {
+        *stride[orders[order][i]] = at;
+        at *= n[orders[order][i]];
+    }
+    p->off = off;
+    return off + at;
+}
+
+static hy_kv_pool ordered_pool(side *s, int k_order, int v_order)
+{
+    hy_kv_pool p = {.layout = {.value_type = HY_F16,
+                               .type = HY_F16,
+                               .n_layers = 1,
+                               .n_heads = LO_HEADS,
+                               .block_tokens = LO_BT,
+                               .k = {.width = LO_DIM},
+                               .v = {.width = LO_DIM}},
+                    .n_blocks = LO_BLOCKS};
+    const int64_t k_end = order_plane(&p.layout.k, k_order, 0);
+    p.layout.layer_stride = order_plane(&p.layout.v, v_order, k_end);
+    p.layout.block_stride = p.layout.bytes_per_block = p.layout.layer_stride;
+    assert_int_equal(s->d->ops->alloc(s->d, (size_t)p.layout.bytes_per_block * LO_BLOCKS, &p.base),
+                     HY_OK);
+    return p;
+}
+
+static void wire_of(side *s, const hy_kv_pool *p, const int32_t *table, bool pack, hy_dtype wire,
+                    uint8_t *buf, float *scales)
+{
+    hy_kv_copy c = {.pool = p,
+                    .blocks = table,
+                    .t0 = 5,
+                    .n = LO_N - 7,
+                    .n_layers = 1,
+                    .n_heads = LO_HEADS,
+                    .wire = wire,
+                    .buf = buf,
+                    .bytes = (LO_N - 7) * LO_ROW * 2 * hy_dtype_get((int)wire)->bytes,
+                    .scales = scales};
+    assert_int_equal(pack ? s->d->math->kv_pack(s->q, &c) : s->d->math->kv_unpack(s->q, &c), HY_OK);
+}
+
+/* Every pair of orders: written, packed, unpacked into the other, packed again, attended. */
+static void test_layouts(void **state)
+{
+    (void)state;
+    static const hy_dtype wires[] = {HY_F16, HY_I8};
+    static float k[LO_N * LO_ROW], v[LO_N * LO_ROW], q[LO_ROW], y[2][LO_ROW];
+    static uint8_t first[2][LO_N * LO_ROW * 4], other[LO_N * LO_ROW * 4];
+    static float scales[2][LO_N * LO_HEADS * 2], back[LO_N * LO_HEADS * 2];
+    int32_t pos[LO_N], table[LO_BLOCKS] = {1, 2, 0}, seq_row[2] = {0, LO_N};
+    side s = open_side("simt", w32, 1);
+    hy_rng r;
+    hy_rng_init(&r, 15);
+    fill(&r, k, LO_N * LO_ROW);
+    fill(&r, v, LO_N * LO_ROW);
+    fill(&r, q, LO_ROW);
+    for (int32_t i = 0; i < LO_N; i++)
+        pos[i] = i;
+    for (int o = 0; o < 36; o++) {
+        hy_kv_pool a = ordered_pool(&s, o / 6, o % 6), b = ordered_pool(&s, o % 6, 5 - o / 6);
+        hy_rows rows = {.n = LO_N, .n_seqs = 1, .pos = pos, .seq_row = seq_row};
+        hy_kv_write w = {.pool = &a, .rows = &rows, .bt = {table, LO_BLOCKS}, .k = k, .v = v};
+        w.ldk = w.ldv = LO_ROW;
+        assert_int_equal(s.d->math->kv_write(s.q, &w), HY_OK);
+        int32_t last = LO_N - 1, one[2] = {0, 1};
+        hy_rows end = {.n = 1, .n_seqs = 1, .pos = &last, .seq_row = one};
+        hy_attn at = {.pool = &a,
+                      .rows = &end,
+                      .bt = {table, LO_BLOCKS},
+                      .q = q,
+                      .ldq = LO_ROW,
+                      .heads = LO_HEADS,
+                      .out = y[o > 0],
+                      .ldo = LO_ROW,
+                      .scale = 0.2f};
+        assert_int_equal(s.d->math->attention(s.q, &at), HY_OK);
+        assert_memory_equal(y[0], y[o > 0], sizeof(y[0]));
+        for (size_t t = 0; t < HY_COUNTOF(wires); t++) {
+            uint8_t *buf = o == 0 ? first[t] : other;
+            float *sc = o == 0 ? scales[t] : back;
+            memset(buf, 0, sizeof(other));
+            memset(sc, 0, sizeof(back));
+            wire_of(&s, &a, table, true, wires[t], buf, sc);
+            assert_memory_equal(first[t], buf, sizeof(other));
+            assert_memory_equal(scales[t], sc, sizeof(back));
+            wire_of(&s, &b, table, false, wires[t], buf, sc);
+            if (wires[t] != HY_F16)
+                continue;
+            memset(other, 0, sizeof(other));
+            wire_of(&s, &b, table, true, HY_F16, other, NULL);
+            assert_memory_equal(first[t], other, sizeof(other));
+        }
+        s.d->ops->free(s.d, a.base, (size_t)a.layout.bytes_per_block * LO_BLOCKS);
+        s.d->ops->free(s.d, b.base, (size_t)b.layout.bytes_per_block * LO_BLOCKS);
+    }
+    close_side(&s);
+}
+
 /* With k = 32 a row is one group, so that the orders are one: activations and codes meet exactly.
  */
 static void test_cpu_bits_int8(void **state)
@@ -378,6 +503,102 @@ static void test_cpu_bits_int8(void **state)
     close_side(&s[1]);
 }
 
+/* Over all the suite's cases. */
+static void test_cpu_bits_suite(void **state)
+{
+    (void)state;
+    static const char *const ops[] = {"embed", "rope", "act_mul", "add", "moe_route"};
+    side a = open_side("simt", w32, 1), b = open_side("cpu", NULL, 1);
+    for (size_t i = 0; i < HY_COUNTOF(ops); i++) {
+        hy_conform_opts o = {.only = ops[i], .quick = true, .same = b.d};
+        hy_conform_sum sum = {0};
+        assert_int_equal(hy_conform_run(a.d, &o, fail_item, NULL, &sum), HY_OK);
+        assert_true(sum.passed > 0 && sum.failed == 0 && sum.refused == 0 && sum.bits);
+    }
+    close_side(&a);
+    close_side(&b);
+}
+
+/* Rows of weights as dense floats, which a vendor's GEMM takes. */
+static void test_decode(void **state)
+{
+    (void)state;
+    enum { M = 3, D = 512 };
+    static const hy_dtype to[] = {HY_F32, HY_F16, HY_BF16};
+    static uint8_t w[M * D * 4], y[M * (D + 8) * 4];
+    static float f[D];
+    side s = open_side("simt", w64, 2);
+    const simt_driver *drv = ((const simt_base *)(const void *)s.d)->drv;
+    hy_rng r;
+    hy_rng_init(&r, 13);
+    for (int t = 0; t < HY_DTYPE_MAX; t++) {
+        if (hy_quant_get(t) == NULL && t != HY_F32 && t != HY_F16 && t != HY_BF16)
+            continue;
+        const int64_t k = hy_quant_get(t) == NULL ? D - 13 : D;
+        const size_t row = hy_dtype_row_bytes(t, k);
+        fill_weight(&r, (hy_dtype)t, w, row * M);
+        for (size_t i = 0; i < HY_COUNTOF(to); i++) {
+            const size_t size = hy_dtype_get((int)to[i])->bytes;
+            ka_decode a = {.w = w,
+                           .w_row = (int64_t)row,
+                           .y = y,
+                           .ldy = D + 8,
+                           .m = M,
+                           .k = (int32_t)k,
+                           .type = t,
+                           .to = (int32_t)to[i]};
+            memset(y, 0xaa, sizeof(y));
+            assert_int_equal(drv->launch(s.q, SIMT_k_decode, 1, M, 1, &a, sizeof(a)), HY_OK);
+            for (int m = 0; m < M; m++) {
+                hy_dtype_decode(t, w + (size_t)m * row, f, k);
+                const uint8_t *at = y + (size_t)m * (D + 8) * size;
+                for (int64_t d = 0; d < k; d++) {
+                    uint16_t h = to[i] == HY_F16 ? hy_f32_to_f16(f[d]) : hy_f32_to_bf16(f[d]);
+                    const void *want = to[i] == HY_F32 ? (const void *)&f[d] : (const void *)&h;
+                    assert_memory_equal(at + (size_t)d * size, want, size);
+                }
+                assert_int_equal(at[(size_t)k * size], 0xaa); /* and no further */
+            }
+        }
+    }
+    close_side(&s);
+}
+
+/* numerics = fast: many rows go over matrix units, few do not; the device promises no bits. */
+static void test_fast(void **state)
+{
+    (void)state;
+    static float x[ROWS * K], y[2][ROWS * OUT];
+    static uint8_t w[OUT * K * 2];
+    hy_dev_opts o = {.backend = "simt", .n_threads = 1, .kv = w64, .fast = true};
+    side s[2] = {open_side("simt", w32, 1), {NULL, NULL}};
+    hy_dev_props p;
+    hy_rng r;
+    assert_int_equal(hy_dev_open(&o, &s[1].d), HY_OK);
+    assert_int_equal(s[1].d->ops->queue_create(s[1].d, &s[1].q), HY_OK);
+    assert_int_equal(s[1].d->ops->props(s[1].d, &p), HY_OK);
+    assert_false(p.exact);
+    hy_rng_init(&r, 14);
+    fill(&r, x, ROWS * K);
+    fill_weight(&r, HY_BF16, w, sizeof(w));
+    double off = 0.0, big = 0.0;
+    for (int64_t m = ROWS; m > 0; m -= ROWS - 8) {
+        for (int i = 0; i < 2; i++)
+            matmul(&s[i], HY_BF16, HY_ACT_F32, w, K, x, m, y[i]);
+        if (m == 8) {
+            assert_memory_equal(y[0], y[1], (size_t)m * OUT * sizeof(float));
+            break;
+        }
+        for (int j = 0; j < ROWS * OUT; j++) {
+            big = fmax(big, fabs((double)y[0][j]));
+            off = fmax(off, fabs((double)y[0][j] - (double)y[1][j]));
+        }
+        assert_true(off > 0.0 && off < big * 1e-2); /* x is rounded to 8 bits */
+    }
+    close_side(&s[0]);
+    close_side(&s[1]);
+}
+
 static void test_options(void **state)
 {
     (void)state;
@@ -399,9 +620,11 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_norms),         cmocka_unit_test(test_cpu_bits),
-        cmocka_unit_test(test_cpu_bits_wire), cmocka_unit_test(test_cpu_bits_int8),
+        cmocka_unit_test(test_matmul),         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_norms),          cmocka_unit_test(test_cpu_bits),
+        cmocka_unit_test(test_cpu_bits_wire),  cmocka_unit_test(test_cpu_bits_int8),
+        cmocka_unit_test(test_cpu_bits_suite), cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_layouts),        cmocka_unit_test(test_fast),
         cmocka_unit_test(test_options)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -283,13 +283,12 @@ static uint64_t team_result(simt_op op, const uint64_t *s)
     }
 }
 
-uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
+/* The wave of this lane, which arrives at an operation of it. */
+static simt_wave *arrive(simt_op op, const char *file, int line)
 {
-    simt_lane *me = simt_me;
+    const simt_lane *me = simt_me;
     simt_block *b = me->block;
     simt_wave *w = &b->waves[me->tid / b->wave];
-    int lane = me->tid % b->wave, side = w->side;
-    uint64_t *team = w->slot[side] + lane / 32 * 32;
     if (w->arrived == 0) {
         w->op = op;
         w->site = (simt_site){file, line};
@@ -297,6 +296,16 @@ uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
         fail(b, "lane %d is at %s:%d while others of its wave of %d wait at %s:%d", me->tid,
              base_name(file), line, b->wave, base_name(w->site.file), w->site.line);
     }
+    return w;
+}
+
+uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
+{
+    simt_lane *me = simt_me;
+    simt_block *b = me->block;
+    simt_wave *w = arrive(op, file, line);
+    int lane = me->tid % b->wave, side = w->side;
+    uint64_t *team = w->slot[side] + lane / 32 * 32;
     w->slot[side][lane] = v;
     if (++w->arrived < w->n) {
         wait_here(b, SIMT_AT_TEAM, file, line);
@@ -310,6 +319,39 @@ uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
     if (op == SIMT_XOR)
         return team[(lane ^ arg) & 31];
     return op == SIMT_LANE ? team[arg & 31] : team[0];
+}
+
+static void mma_word(float *out, uint32_t w, int f16)
+{
+    out[0] = f16 ? hy_h2f((uint16_t)w) : simt_to_f32((uint64_t)(w << 16));
+    out[1] = f16 ? hy_h2f((uint16_t)(w >> 16)) : simt_to_f32(w & 0xffff0000u);
+}
+
+void simt_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16, const char *file,
+              int line)
+{
+    simt_lane *me = simt_me;
+    simt_block *bl = me->block;
+    simt_wave *w = arrive(SIMT_MMA, file, line);
+    const int side = w->side, t = me->tid % bl->wave / 32, row = me->tid % 32 / 4;
+    const int k = me->tid % 4 * 2, col = me->tid % 4 * 2;
+    float *A = w->a[side][t], *B = w->b[side][t];
+    for (int i = 0; i < 4; i++) /* words 0, 2: row; 1, 3: eight below; 2, 3: eight on in k */
+        mma_word(A + (row + i % 2 * 8) * 16 + k + i / 2 * 8, a[i], f16);
+    for (int i = 0; i < 2; i++)
+        mma_word(B + row * 16 + k + i * 8, b[i], f16);
+    if (++w->arrived < w->n) {
+        wait_here(bl, SIMT_AT_TEAM, file, line);
+    } else {
+        w->arrived = 0;
+        w->side = 1 - side;
+        memset(bl->state + me->tid / bl->wave * bl->wave, SIMT_READY, (size_t)w->n);
+    }
+    for (int i = 0; i < 4; i++) {
+        const float *x = A + (row + i / 2 * 8) * 16, *y = B + (col + i % 2) * 16;
+        for (int j = 0; j < 16; j++)
+            c[i] = fmaf(x[j], y[j], c[i]);
+    }
 }
 
 /* ---- shared memory ---- */

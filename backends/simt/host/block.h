@@ -35,6 +35,7 @@ typedef struct simt_wave {
     simt_op op;
     simt_site site;
     uint64_t slot[2][64];
+    float a[2][2][16 * 16], b[2][2][8 * 16]; /* [side][team]: rows and columns of simt_mma */
 } simt_wave;
 
 typedef struct simt_array { /* of shared memory */

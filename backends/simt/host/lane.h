@@ -42,10 +42,14 @@ typedef enum simt_op {
     SIMT_SUM64, /* f64 */
     SIMT_MAX32,
     SIMT_MAXU64,
+    SIMT_MMA,
 } simt_op;
 
 void simt_barrier(const char *file, int line);
 uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line);
+/* c += a b, with fragments as in mma.h: sums in ascending k by fma. */
+void simt_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16, const char *file,
+              int line);
 /* The block's array of this key; made by the first lane that asks. */
 void *simt_shared(const char *key, uint32_t n, uint32_t size, const char *name, simt_shadow **sh);
 void simt_check_read(simt_shadow *s, uint32_t n, int64_t i, const char *what, const char *file,

@@ -12,11 +12,11 @@
 #include "backends/simt/ops.h"
 #include "core/base/alloc.h"
 #include "core/base/conf_key.h"
+#include "hal/limits.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define LANES_A_BLOCK 128 /* SIMT_BLOCK of dialect.h */
 
@@ -57,18 +57,19 @@ static simt_queue *queue_of(hy_queue *q)
 static hy_status props(hy_dev *d, hy_dev_props *out)
 {
     const simt_dev *s = dev_of(d);
-    long page = sysconf(_SC_PAGESIZE);
+    hy_limits limits;
     memset(out, 0, sizeof(*out));
+    hy_limits_read("", &limits);
     snprintf(out->backend, sizeof(out->backend), "simt");
     snprintf(out->isa, sizeof(out->isa), "wave%d", s->wave);
     snprintf(out->name, sizeof(out->name), "simt%d: GPU kernels on this CPU (wave %d%s)", s->index,
              s->wave, s->check ? ", checked" : "");
     out->index = s->index;
-    out->mem_total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)page;
-    out->mem_free = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)page;
+    out->mem_total = (size_t)limits.mem_total;
+    out->mem_free = (size_t)limits.mem_free;
     out->n_threads = s->threads;
     out->host_visible = true;
-    out->exact = true;
+    out->exact = !s->base.fast;
     return HY_OK;
 }
 
@@ -96,8 +97,10 @@ static void unmap(void *p, size_t bytes)
 
 static hy_status dev_alloc(hy_dev *d, size_t bytes, void **out)
 {
+    hy_limits limits;
     (void)d;
-    void *p = bytes <= SIZE_MAX / 2 ? map(bytes) : NULL;
+    hy_limits_read("", &limits); /* a mapping may promise more than there is */
+    void *p = bytes <= limits.mem_total ? map(bytes) : NULL;
     if (p == NULL)
         return hy_fail(HY_E_NOMEM_DEVICE, "simt: no memory for %zu bytes", bytes);
     *out = p;
@@ -327,7 +330,8 @@ static hy_status open_dev(const hy_dev_opts *o, hy_dev **out)
     if (s == NULL)
         return hy_fail(HY_E_NOMEM, "simt: no memory for the device");
     s->threads = o->n_threads > 0 ? o->n_threads : 1;
-    s->base = (simt_base){.name = "simt", .drv = &driver, .units = s->threads, .borrow = true};
+    s->base = (simt_base){
+        .name = "simt", .drv = &driver, .units = s->threads, .fast = o->fast, .borrow = true};
     s->base.base.ops = &dev_ops;
     s->base.base.math = &simt_math;
     s->index = o->index;
