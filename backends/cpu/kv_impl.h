@@ -445,6 +445,23 @@ static void pack_tile(const cpu_kv_tile *t)
     }
 }
 
+/* Stored as f32 and nothing to round: rows are converted where they stand. False: another case. */
+static bool unpack_f32(const cpu_kv_tile *t, uint8_t *rows, int64_t step, bool plain)
+{
+    int64_t w = t->width, in = bytes_of(t->w);
+    bool exact = t->value == HY_F32 || (t->w == t->value && t->value != HY_BF16);
+    if (t->type != HY_F32 || !exact || (plain && in != 1 && w % 16 != 0))
+        return false; /* whole sixteens are written */
+    for (int32_t i = 0; i < t->m; i++) {
+        float *to = (float *)(void *)(rows + i * step);
+        if (in == 1)
+            dequantise(t->wire + i * w, w, t->scales[i], t->w, to);
+        else
+            get_row(t->w, t->wire + i * w * in, w, to);
+    }
+    return true;
+}
+
 static void unpack_tile(const cpu_kv_tile *t)
 {
     int64_t w = t->width, elem = bytes_of(t->type), in = bytes_of(t->w), ld = cpu_kv_ld(t->width);
@@ -455,7 +472,8 @@ static void unpack_tile(const cpu_kv_tile *t)
     bool plain = t->dim == elem;
     uint8_t *rows = plain ? t->cache : t->alt;
     int64_t step = plain ? t->token : ld * elem;
-    for (int32_t i = 0; i < t->m; i++) {
+    bool done = unpack_f32(t, rows, step, plain);
+    for (int32_t i = 0; i < t->m && !done; i++) {
         const uint8_t *from = t->wire + i * w * in;
         uint8_t *to = rows + i * step;
         if (in == 1)

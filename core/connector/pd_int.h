@@ -35,7 +35,7 @@ enum {                 /* messages to the connector stage */
 };
 
 enum { PD_RETRIES = 2 };
-enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 4, PD_JOBS_MAX = 4096 };
+enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 8, PD_JOBS_MAX = 4096 };
 
 typedef struct pd_tab { /* copied block tables */
     int32_t n_groups, block_tokens;
@@ -51,7 +51,8 @@ typedef struct pd_cmd {   /* from the scheduler half */
     int32_t tokens, n_prompt;   /* LEASE, GROW, STEP: with KV */
     int32_t n_step;             /* STEP: tokens in it */
     uint8_t prompt[32];
-    bool last; /* LEASE: no more comes */
+    bool last;      /* LEASE: no more comes */
+    uint64_t at_ns; /* when the scheduler half gave it */
 } pd_cmd;
 
 /* ---- peers ---- */
@@ -86,6 +87,7 @@ typedef struct pd_lease {
     bool unwanted;                    /* push: released before it was finished */
     bool ended; /* released, expired, cancelled: waits for its jobs to be fenced */
     uint64_t deadline, born;
+    uint64_t t_prefill; /* end of the prompt */
     uint64_t timer;
     uint8_t prompt[32];
     bool has_first;
@@ -99,7 +101,6 @@ typedef struct pd_op {
     uint64_t id;
     void *buf; /* staging of a packed piece */
     size_t buf_bytes;
-    uint32_t index; /* of a packed piece */
     struct pd_op *prev, *next;
 } pd_op;
 
@@ -120,8 +121,8 @@ typedef struct pd_job {
     pd_op *ops;
     int32_t n_ops;
     uint32_t n_packed, acked; /* packed pieces sent, unpacked */
-    uint32_t n_told, landed;  /* PIECEs sent; bit a slot: written and not told */
     uint64_t digest, bytes, n_pieces;
+    uint64_t t_asked, t_first, t_last; /* GET came, first write began, last one was applied */
     hy_status status;
     char text[HY_PDP_TEXT_MAX];
     bool stopping; /* cancelled or failed: no new writes */
@@ -161,6 +162,7 @@ typedef struct pd_load {
     int32_t now_n; /* of the job under way */
     size_t stage_off, stage_bytes;
     uint32_t slot_bytes, n_slots, n_pieces;
+    uint32_t landed; /* bit a slot: written and not unpacked */
     pd_chunk *chunk; /* [n_chunks] of the job under way */
     int32_t n_chunks, n_begun;
     int64_t cover[HY_KV_MAX_GROUPS]; /* push: tokens times layers that were told */
@@ -318,7 +320,7 @@ void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why, bool again);
 void hy_pd__loads_staging(hy_pd *p); /* staging became free */
 void hy_pd__on_held(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
-void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_imm(hy_pd *p, pd_peer *x, uint64_t imm);
 void hy_pd__on_done(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_gone(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__loads_free(hy_pd *p);

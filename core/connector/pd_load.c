@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/connector/pd_int.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -105,6 +106,11 @@ static void count_end(hy_pd *p, const pd_load *l)
            l->t_get > 0 ? (double)(l->t_get - l->t_alloc) / 1e6 : s * 1e3,
            l->t_get > 0 ? (double)(l->t_done - l->t_get) / 1e6 : 0.0, (double)l->bytes / 1e6,
            l->status == HY_OK ? "ok" : l->text);
+    if (l->status == HY_OK) /* for tools/bench/handover */
+        hy_debug("connector",
+                 "pd times lease=%016" PRIx64 " arrived=%" PRIu64 " blocks=%" PRIu64 " get=%" PRIu64
+                 " done=%" PRIu64,
+                 l->h.lease, l->t_arrived, l->t_alloc, l->t_get, l->t_done);
 }
 
 /* Nothing of it is in flight: tell sched, release the lease, forget it. */
@@ -182,14 +188,23 @@ void hy_pd__load_arrived(hy_pd *p, pd_cmd *c)
         return; /* its load will not be found and fail */
     l->uid = c->uid;
     l->h = c->h;
-    l->t_arrived = hy_pd__now(p);
+    l->t_arrived = c->at_ns;
     l->chain = p->load[l->uid % PD_BUCKETS];
     p->load[l->uid % PD_BUCKETS] = l;
     atomic_fetch_add(&p->st.loads_open, 1);
     l->peer = hy_pd__peer(p, l->h.node, l->h.addrs);
     if (l->peer == NULL)
         return;
-    hy_pd__load_hold(p, l->uid);
+    if (link_fits(l)) /* mostly the order is the next message, and renews it, too */
+        hy_pd__timer(p, hy_pd__now(p) + HY_MS, PD_T_HOLD, l->uid, &l->hold_timer);
+    else
+        hy_pd__load_hold(p, l->uid);
+}
+
+static void hold_later(hy_pd *p, pd_load *l)
+{
+    const uint64_t term = l->h.lease_ns > 0 ? l->h.lease_ns : p->o.lease_ns;
+    hy_pd__timer(p, hy_clock_after(hy_pd__now(p), term / 3), PD_T_HOLD, l->uid, &l->hold_timer);
 }
 
 /* Renew the lease and come again. */
@@ -203,8 +218,7 @@ void hy_pd__load_hold(hy_pd *p, uint64_t uid)
     } else if (!l->peer->up) {
         (void)hy_pd__connect(p, l->peer);
     }
-    const uint64_t term = l->h.lease_ns > 0 ? l->h.lease_ns : p->o.lease_ns;
-    hy_pd__timer(p, hy_clock_after(hy_pd__now(p), term / 3), PD_T_HOLD, uid, &l->hold_timer);
+    hold_later(p, l);
 }
 
 void hy_pd__load_start(hy_pd *p, pd_cmd *c)
@@ -228,7 +242,7 @@ void hy_pd__load_start(hy_pd *p, pd_cmd *c)
     memcpy(l->h.prompt, c->prompt, sizeof(l->h.prompt));
     l->loading = true;
     l->state = PD_WAIT;
-    l->t_alloc = hy_pd__now(p);
+    l->t_alloc = c->at_ns;
     hy_pd__timer(p, hy_clock_after(l->t_alloc, p->o.timeout_ns), PD_T_LOAD, l->uid, &l->timer);
     go_on(p, l);
 }
@@ -359,11 +373,12 @@ static void order(hy_pd *p, pd_load *l)
     }
     l->job = (l->job == 0 ? l->uid << 8 : l->job) + 1;
     l->digest = l->index = 0;
-    l->n_pieces = 0;
+    l->n_pieces = l->landed = 0;
     l->state = PD_JOB;
     if (l->t_get == 0)
         l->t_get = hy_pd__now(p);
     send_get(p, l);
+    hold_later(p, l);
 }
 
 /* A waiting load: is the link there? */
@@ -545,21 +560,34 @@ static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
     return d->ops->queue_wait(p->queue);
 }
 
-void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+/* A packed piece is in its slot. Pieces are unpacked in order, whatever order their writes ended
+ * in; the owner hears of it when half of the slots are free again. */
+void hy_pd__on_imm(hy_pd *p, pd_peer *x, uint64_t imm)
 {
-    pd_load *l = find_job(p, x, m->job);
-    if (l == NULL || l->state != PD_JOB || m->index != l->n_pieces || l->n_slots == 0) {
+    pd_load *l = find_job(p, x, imm >> 16);
+    const uint32_t ahead = l != NULL ? (uint32_t)(imm - l->n_pieces) & 0xffff : 0;
+    if (l == NULL || l->state != PD_JOB || ahead >= l->n_slots) {
         PD_COUNT(p, late);
         return;
     }
-    if (unpack(p, l, m->index) < 0) {
-        char why[120];
-        snprintf(why, sizeof(why), "%.119s", hy_fail_text());
-        give_up(p, l, HY_E_PROTOCOL, why);
-        return;
+    const uint32_t half = l->n_slots > 1 ? l->n_slots / 2 : 1;
+    l->landed |= UINT32_C(1) << ((l->n_pieces + ahead) % l->n_slots);
+    for (;;) {
+        const uint32_t bit = UINT32_C(1) << (l->n_pieces % l->n_slots);
+        if ((l->landed & bit) == 0)
+            return;
+        l->landed &= ~bit;
+        if (unpack(p, l, l->n_pieces) < 0) {
+            char why[120];
+            snprintf(why, sizeof(why), "%.119s", hy_fail_text());
+            give_up(p, l, HY_E_PROTOCOL, why);
+            return;
+        }
+        if (++l->n_pieces % half == 0) {
+            const hy_pdp_msg a = {.kind = HY_PDP_ACK, .job = l->job, .index = l->n_pieces};
+            hy_pd__send(p, x, &a);
+        }
     }
-    const hy_pdp_msg a = {.kind = HY_PDP_ACK, .job = l->job, .index = ++l->n_pieces};
-    hy_pd__send(p, x, &a);
 }
 
 /* Adds the digests of the pieces that landed in the cache itself. */

@@ -288,9 +288,6 @@ static void on_msg(hy_pd *p, const hy_fab_event *ev)
     case HY_PDP_CHUNK:
         hy_pd__on_chunk(p, x, &m);
         break;
-    case HY_PDP_PIECE:
-        hy_pd__on_piece(p, x, &m);
-        break;
     case HY_PDP_ACK:
         hy_pd__on_ack(p, x, &m);
         break;
@@ -335,9 +332,12 @@ void hy_pd__on_fab(hy_pd *p, hy_fab_event *ev)
     case HY_FAB_EV_MSG:
         on_msg(p, ev);
         break;
-    case HY_FAB_EV_IMM:
-        PD_COUNT(p, late);
+    case HY_FAB_EV_IMM: {
+        pd_peer *x = hy_pd__peer_of(p, ev->peer);
+        if (x != NULL)
+            hy_pd__on_imm(p, x, ev->imm);
         break;
+    }
     }
 }
 

@@ -40,12 +40,13 @@ static bool post(hy_pd *p, int kind, uint64_t arg, pd_cmd *c)
     return false;
 }
 
-static pd_cmd *cmd(const pd_seq *s)
+static pd_cmd *cmd(hy_pd *p, const pd_seq *s)
 {
     pd_cmd *c = hy_calloc(1, sizeof(*c));
     if (c != NULL) {
         c->uid = s->uid;
         c->h = s->h;
+        c->at_ns = hy_stage_now(p->sched);
     }
     return c;
 }
@@ -91,7 +92,7 @@ static void check_ref(hy_pd *p, pd_seq *s, const hy_conn_req *r)
     }
     if (h->has_first && (h->first.position != r->n_prompt || h->tokens < r->n_prompt))
         h->has_first = false;
-    pd_cmd *c = cmd(s);
+    pd_cmd *c = cmd(p, s);
     if (c == NULL || !post(p, PD_ARRIVED, 0, c)) {
         cannot(p, s, HY_E_NOMEM, "the connector takes no loads");
         return;
@@ -181,7 +182,7 @@ static void allocated(void *self, const hy_conn_req *r, const hy_conn_blocks *b,
     }
     s->state = PS_LOADING;
     *deadline_out = hy_clock_after(hy_stage_now(p->sched), p->o.timeout_ns + 4 * p->o.grace_ns);
-    pd_cmd *c = cmd(s);
+    pd_cmd *c = cmd(p, s);
     if (c == NULL || hy_pd__tab_copy(&c->tab, b) < 0) {
         hy_pd__cmd_free(c);
         load_failed(p, s);
@@ -208,6 +209,8 @@ static void progressed(void *self, const hy_conn_event *ev, int32_t n)
         if (s == NULL || s->state != PS_LOADING)
             continue;
         s->state = ev[i].status < 0 ? PS_FAILED : PS_LOADED;
+        hy_debug("connector", "pd times lease=%016" PRIx64 " usable=%" PRIu64, s->h.lease,
+                 hy_stage_now(p->sched));
         s->told = false;
         if (ev[i].first != NULL && !s->h.has_first) {
             s->h.has_first = true;
@@ -241,7 +244,7 @@ static uint64_t new_lease(hy_pd *p)
 static bool put_lease(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks *b, int kind,
                       int32_t n_step)
 {
-    pd_cmd *c = cmd(s);
+    pd_cmd *c = cmd(p, s);
     if (c == NULL || hy_pd__tab_copy(&c->tab, b) < 0) {
         hy_pd__cmd_free(c);
         return false;

@@ -11,6 +11,7 @@
 #include "core/base/log.h"
 #include "core/connector/pd_int.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -42,6 +43,16 @@ static void job_free(hy_pd *p, pd_job *j)
     hy_free(j);
 }
 
+/* For tools/bench/handover: points in time on the machine's clock. */
+static void log_times(hy_pd *p, const pd_job *j)
+{
+    hy_debug("connector",
+             "pd times lease=%016" PRIx64 " prefill=%" PRIu64 " asked=%" PRIu64 " first=%" PRIu64
+             " last=%" PRIu64 " told=%" PRIu64 " bytes=%" PRIu64 " pieces=%" PRIu64,
+             j->lease_id, j->lease->t_prefill, j->t_asked, j->t_first, j->t_last, hy_pd__now(p),
+             j->bytes, j->n_pieces);
+}
+
 static void conclude(hy_pd *p, pd_job *j)
 {
     pd_lease *l = j->lease;
@@ -62,6 +73,7 @@ static void conclude(hy_pd *p, pd_job *j)
         PD_COUNT(p, jobs_out);
         hy_trace_again(p->o.trace, l->req_id, HY_TRACE_SENT, hy_pd__now(p));
         hy_trace_add(p->o.trace, l->req_id, HY_TRACE_BYTES_OUT, (int64_t)j->bytes);
+        log_times(p, j);
     }
     hy_pd__send(p, j->peer, &m);
     job_free(p, j);
@@ -177,6 +189,7 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         l->complete = l->held = true;
         l->has_first = c->h.has_first;
         l->first = c->h.first;
+        l->t_prefill = c->at_ns;
         l->deadline = hy_clock_after(now, p->o.lease_ns);
         hy_pd__timer(p, l->deadline, PD_T_LEASE, l->id, &l->timer);
     }
@@ -284,18 +297,22 @@ void hy_pd__lease_expired(hy_pd *p, uint64_t uid)
     hy_pd__report(p, &ev, NULL);
 }
 
+static void renew(hy_pd *p, pd_lease *l)
+{
+    const uint64_t until = hy_clock_after(hy_pd__now(p), p->o.lease_ns);
+    l->deadline = until > l->deadline ? until : l->deadline; /* never shortened */
+}
+
 void hy_pd__on_hold(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 {
     pd_lease *l = hy_pd__lease_find(p, m->lease);
     hy_pdp_msg a = {.kind = HY_PDP_HELD, .lease = m->lease};
-    const uint64_t now = hy_pd__now(p);
     if (l == NULL || l->ended) {
         a.status = HY_E_NOTFOUND;
         PD_COUNT(p, late);
     } else if (l->held) {
-        const uint64_t until = hy_clock_after(now, p->o.lease_ns);
-        l->deadline = until > l->deadline ? until : l->deadline; /* never shortened */
-        a.left_ns = l->deadline - now;
+        renew(p, l);
+        a.left_ns = l->deadline - hy_pd__now(p);
         const hy_conn_event ev = {.kind = HY_CONN_HELD,
                                   .uid = l->uid,
                                   .deadline_ns =
@@ -443,13 +460,17 @@ static hy_status write_op(hy_pd *p, pd_job *j, const hy_fab_range *r, size_t n, 
     pd_op *op = hy_calloc(1, sizeof(*op));
     if (op == NULL)
         return hy_fail(HY_E_NOMEM, "no memory for a write");
-    *op = (pd_op){.job = j, .buf = buf, .buf_bytes = buf_bytes, .index = j->n_packed};
-    const hy_fab_op_opts oo = {.user = (uint64_t)(uintptr_t)op};
+    *op = (pd_op){.job = j, .buf = buf, .buf_bytes = buf_bytes};
+    const hy_fab_op_opts oo = {.user = (uint64_t)(uintptr_t)op,
+                               .has_imm = buf != NULL, /* the reader unpacks it at once */
+                               .imm = hy_pdp_imm(j->id, j->n_packed)};
     const hy_status st = hy_fab_write(p->fab, j->peer->fab, r, n, &oo, &op->id);
     if (st != HY_OK) {
         hy_free(op);
         return st;
     }
+    if (j->t_first == 0)
+        j->t_first = hy_pd__now(p);
     op->next = j->ops;
     if (j->ops != NULL)
         j->ops->prev = op;
@@ -569,39 +590,25 @@ void hy_pd__pump_starved(hy_pd *p)
     }
 }
 
-/* PIECEs go out in order, whatever order the writes ended in. */
-static void tell_pieces(hy_pd *p, pd_job *j, uint32_t index)
-{
-    j->landed |= UINT32_C(1) << (index % j->get.n_slots);
-    while (j->n_told < j->n_packed) {
-        const uint32_t bit = UINT32_C(1) << (j->n_told % j->get.n_slots);
-        if ((j->landed & bit) == 0)
-            return;
-        j->landed &= ~bit;
-        const hy_pdp_msg m = {.kind = HY_PDP_PIECE, .job = j->id, .index = j->n_told++};
-        hy_pd__send(p, j->peer, &m);
-    }
-}
-
 void hy_pd__op_done(hy_pd *p, pd_op *op, const hy_fab_event *ev)
 {
     pd_job *j = op->job;
     op_unlink(j, op);
     const bool packed = op->buf != NULL;
-    const uint32_t index = op->index;
+    /* then only its immediate is on the way, which is no more than a message */
+    const bool applied = packed && ev->len == op->buf_bytes;
     hy_pd__stage_give(p, op->buf, op->buf_bytes);
     hy_free(op);
+    j->t_last = hy_pd__now(p);
     atomic_fetch_add(&p->st.bytes_out, ev->len);
     hy_metric_add(p->m.bytes_out, (double)ev->len);
     if (ev->status < 0) {
-        j->unknown = j->unknown || (ev->flags & HY_FAB_UNKNOWN) != 0;
+        j->unknown = j->unknown || ((ev->flags & HY_FAB_UNKNOWN) != 0 && !applied);
         stop_job(p, j, ev->status, ev->text[0] != '\0' ? ev->text : hy_status_name(ev->status));
     } else if (j->stopping) {
         if (j->n_ops == 0)
             conclude(p, j);
     } else {
-        if (packed)
-            tell_pieces(p, j, index);
         pump(p, j);
     }
     if (packed)
@@ -709,6 +716,7 @@ void hy_pd__on_get(hy_pd *p, pd_peer *x, hy_pdp_msg *m)
     j->id = m->job;
     j->lease_id = m->lease;
     j->number = ++p->next_number;
+    j->t_asked = hy_pd__now(p);
     j->peer = x;
     j->get = *m;
     memset(j->get.ids, 0, sizeof(j->get.ids)); /* copied into dst */
@@ -718,6 +726,7 @@ void hy_pd__on_get(hy_pd *p, pd_peer *x, hy_pdp_msg *m)
     p->jobs = j;
     atomic_fetch_add(&p->st.jobs_open, 1);
     if (l != NULL) {
+        renew(p, l);
         bind(p, j, l);
         return;
     }
@@ -740,7 +749,7 @@ void hy_pd__job_wait_timer(hy_pd *p, uint64_t number)
 void hy_pd__on_ack(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 {
     pd_job *j = find_job(p, x, m->job);
-    if (j == NULL || m->index > j->n_told || m->index < j->acked) {
+    if (j == NULL || m->index > j->n_packed || m->index < j->acked) {
         PD_COUNT(p, late);
         return;
     }

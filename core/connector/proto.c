@@ -225,7 +225,6 @@ static void fields(walker *w, hy_pdp_msg *m)
         i32(w, &m->layer0, 0, 65536);
         i32(w, &m->layers, 0, 65536);
         break;
-    case HY_PDP_PIECE:
     case HY_PDP_ACK:
         u64(w, &m->job);
         u32(w, &m->index);
@@ -245,9 +244,8 @@ static void fields(walker *w, hy_pdp_msg *m)
 
 const char *hy_pdp_name(hy_pdp_kind k)
 {
-    static const char *const names[] = {"?",      "HELLO", "REFUSE", "HOLD", "HELD",
-                                        "GET",    "CHUNK", "PIECE",  "ACK",  "DONE",
-                                        "CANCEL", "GONE",  "RELEASE"};
+    static const char *const names[] = {"?",     "HELLO", "REFUSE", "HOLD",   "HELD", "GET",
+                                        "CHUNK", "ACK",   "DONE",   "CANCEL", "GONE", "RELEASE"};
     _Static_assert(HY_COUNTOF(names) == HY_PDP_KINDS, "one name a kind");
     return k > 0 && k < HY_PDP_KINDS ? names[k] : names[0];
 }

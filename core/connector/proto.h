@@ -13,7 +13,7 @@
 #include "hal/kv_desc.h"
 
 enum {
-    HY_PDP_VERSION = 1,
+    HY_PDP_VERSION = 2,
     HY_PDP_TYPE = 0x4b560000, /* message types are this + kind */
     HY_PDP_IDS_MAX = 12000,   /* block ids of one message, all groups together */
     HY_PDP_TEXT_MAX = 120,
@@ -27,7 +27,6 @@ typedef enum hy_pdp_kind {
     HY_PDP_HELD,      /* P: status and ns left of it */
     HY_PDP_GET,       /* D: write tokens [t0, t0 + n) into my landing */
     HY_PDP_CHUNK,     /* P, push: the pieces that follow are of tokens [t0, t0 + n) */
-    HY_PDP_PIECE,     /* P: packed piece `index` is in its slot */
     HY_PDP_ACK,       /* D: pieces before `index` are unpacked */
     HY_PDP_DONE,      /* P: all is applied, or it failed; no write of the job will follow */
     HY_PDP_CANCEL,    /* D: stop the job */
@@ -77,13 +76,19 @@ typedef struct hy_pdp_msg {
     int32_t *ids[HY_KV_MAX_GROUPS];
     int32_t n_ids;
     uint8_t prompt[32]; /* digest of the first t0 + n tokens; all 0: not checked */
-    /* PIECE, ACK; DONE: packed pieces sent */
+    /* ACK; DONE: packed pieces sent */
     uint32_t index;
     /* DONE */
     int32_t valid;
     uint64_t digest, bytes;
     hy_conn_first first;
 } hy_pdp_msg;
+
+/* The immediate of the write of a packed piece: whose it is, and which (modulo 65536). */
+static inline uint64_t hy_pdp_imm(uint64_t job, uint32_t index)
+{
+    return job << 16 | (index & 0xffff);
+}
 
 const char *hy_pdp_name(hy_pdp_kind k);
 /* Appends the payload. */

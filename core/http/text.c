@@ -236,6 +236,12 @@ static hy_req *make_req(const hy_http *h, const hy_call *c, const hy_prompt *p, 
     if (q->kv_params != NULL && ok)
         ok = (r->handover = json_dumps(q->kv_params, JSON_COMPACT)) != NULL;
     if (json_is_true(json_object_get(q->kv_params, "do_remote_decode"))) {
+        const json_t *plan = json_object_get(q->kv_params, "remote_max_tokens");
+        const json_int_t n = json_integer_value(plan);
+        r->plan_tokens = !json_is_integer(plan) ? r->max_tokens
+                         : n < 0                ? -1
+                         : n < INT32_MAX        ? (int32_t)n
+                                                : INT32_MAX;
         r->max_tokens = r->max_tokens < 1 ? r->max_tokens : 1; /* the rest is the peer's */
         r->min_tokens = r->min_tokens < 1 ? r->min_tokens : 1;
     }

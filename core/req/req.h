@@ -81,6 +81,9 @@ typedef struct hy_req {
     int32_t n_prompt;
     int32_t n;          /* choices, >= 1 */
     int32_t max_tokens; /* new tokens a choice; < 0: up to the context */
+    /* Prefill for a peer: new tokens that all nodes together may give, < 0: up to the context, 0:
+     * as max_tokens. Longrope's factors are chosen by it, so that both nodes choose alike. */
+    int32_t plan_tokens;
     int32_t min_tokens;
     bool ignore_eos;
     int32_t *stop_ids; /* stop tokens beside the model's end tokens */

@@ -230,6 +230,26 @@ static bool is_prompt_list(const hy_body *b, const hy_member *m)
     return c < '0' || c > '9';
 }
 
+/* What a worker will make of the members that bound the output (OpenAI's defaults). */
+static int32_t max_tokens_of(const hy_body *b, bool chat)
+{
+    const hy_member *m = chat ? hy_body_find(b, "max_completion_tokens") : NULL;
+    if (m == NULL || hy_body_is(b, m, "null"))
+        m = hy_body_find(b, "max_tokens");
+    if (m == NULL)
+        return chat ? -1 : 16;
+    if (hy_body_is(b, m, "null"))
+        return -1;
+    int32_t v = 0;
+    for (size_t i = m->from; i < m->to; i++) {
+        const char c = b->s[i];
+        if (c < '0' || c > '9' || i - m->from > 8)
+            return 0;
+        v = 10 * v + (c - '0');
+    }
+    return v;
+}
+
 void hy_body_facts_get(const hy_body *b, hy_body_facts *out)
 {
     const hy_member *prompt = hy_body_find(b, "prompt"), *messages = hy_body_find(b, "messages");
@@ -238,6 +258,7 @@ void hy_body_facts_get(const hy_body *b, hy_body_facts *out)
         .stream = hy_body_is(b, hy_body_find(b, "stream"), "true"),
         .completion_key = is_set(b, "max_completion_tokens", NULL),
         .min_tokens = is_set(b, "min_tokens", "0"),
+        .max_tokens = max_tokens_of(b, messages != NULL),
         .prompt_len = what != NULL ? what->to - what->from : 0,
     };
     out->alone = b->odd || what == NULL || is_set(b, "n", "1") || is_set(b, "best_of", "1") ||
@@ -265,6 +286,11 @@ void hy_body_prefill(hy_buf *out, const hy_body *b, const hy_body_facts *f, cons
     if (f->min_tokens) /* the first token is drawn as decode would draw it: end tokens barred */
         hy_buf_puts(&add, ",\"min_tokens\":1");
     add_params(&add, ",", params);
+    if (f->max_tokens != 0 && !add.failed) {
+        add.len--; /* the closing brace */
+        hy_buf_printf(&add, "%s\"remote_max_tokens\":%d}", add.data[add.len - 1] == '{' ? "" : ",",
+                      f->max_tokens);
+    }
     if (add.failed)
         out->failed = true;
     hy_body_write(out, b, drop, hy_buf_str(&add));

@@ -41,12 +41,13 @@ typedef struct hy_body_facts {
     bool stream;
     bool alone; /* one node must do all: several choices or prompts, echo, prompt_logprobs */
     bool completion_key; /* max_completion_tokens is given */
+    int32_t max_tokens;  /* that decode may give; -1: up to the context, 0: not known */
     bool min_tokens;     /* is given and not 0 */
     size_t prompt_len;   /* bytes of prompt or messages, as JSON */
 } hy_body_facts;
 void hy_body_facts_get(const hy_body *b, hy_body_facts *out);
 
-/* Prefill's body: one token, no stream, and params. */
+/* Prefill's body: one token, no stream, and params (a JSON object) with remote_max_tokens added. */
 void hy_body_prefill(hy_buf *out, const hy_body *b, const hy_body_facts *f, const char *params);
 /* Decode's body: the client's own with params instead of whatever it sent; NULL: none. */
 void hy_body_decode(hy_buf *out, const hy_body *b, const char *params);

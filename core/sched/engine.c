@@ -305,7 +305,10 @@ static hy_job *make_job(hy_engine *e, hy_req *r)
     j->max_new = room - r->n_prompt > 0 ? room - r->n_prompt : 0;
     if (r->max_tokens >= 0 && r->max_tokens < j->max_new)
         j->max_new = r->max_tokens;
-    j->rope_long = e->o.rope_long_from > 0 && r->n_prompt + j->max_new > e->o.rope_long_from;
+    int32_t plan = r->plan_tokens != 0 ? r->plan_tokens : j->max_new;
+    if (plan < 0 || plan > room - r->n_prompt)
+        plan = room - r->n_prompt;
+    j->rope_long = e->o.rope_long_from > 0 && r->n_prompt + plan > e->o.rope_long_from;
     for (int32_t i = 0; i < r->n; i++) {
         hy_seq *s = &j->seqs[i];
         s->job = j;

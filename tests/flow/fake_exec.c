@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MSG_RAN = HY_MSG_STEP + 100 };
+enum { MSG_RAN = HY_MSG_STEP + 100, MSG_SAVED };
 
 struct hy_sampler {
     fake_draw d;
@@ -209,6 +209,12 @@ static void count(fake_exec *f, const hy_batch *b)
     f->n_empty += b->rows.n == 0;
 }
 
+static void saved(fake_exec *f, const hy_batch *b, int32_t g)
+{
+    if (f->conn->layers && b->rows.n > 0)
+        (void)f->conn->worker.save_layer(f->conn->worker_self, NULL, g, 0);
+}
+
 static void start(fake_exec *f, hy_batch *b)
 {
     count(f, b);
@@ -220,8 +226,8 @@ static void start(fake_exec *f, hy_batch *b)
         for (int32_t r = b->rows.seq_row[i]; r < b->rows.seq_row[i + 1]; r++)
             write_row(f, b, i, r);
     }
-    for (int32_t g = 0; g < f->n_groups && f->conn->layers && b->rows.n > 0; g++)
-        (void)f->conn->worker.save_layer(f->conn->worker_self, NULL, g, 0);
+    for (int32_t g = 0; g < f->n_groups && !f->spread; g++)
+        saved(f, b, g);
 }
 
 static void finish(fake_exec *f, hy_batch *b)
@@ -250,9 +256,19 @@ static hy_status on_msg(void *self, hy_msg *m)
         start(f, f->pending);
         if (f->timed) {
             const hy_msg t = {.kind = MSG_RAN};
+            const uint64_t now = hy_stage_now(f->stage);
             const uint64_t cost = 200 * HY_US + (uint64_t)f->pending->rows.n * 20 * HY_US;
-            return hy_stage_timer(f->stage, hy_stage_now(f->stage) + cost, &t, NULL);
+            for (int32_t g = 0; g < f->n_groups && f->spread; g++) {
+                const hy_msg s = {.kind = MSG_SAVED, .arg = (uint64_t)g};
+                const uint64_t at = cost * (uint64_t)(g + 1) / (uint64_t)f->n_groups;
+                HY_TRY(hy_stage_timer(f->stage, now + at, &s, NULL));
+            }
+            return hy_stage_timer(f->stage, now + cost, &t, NULL);
         }
+    }
+    if (m->kind == MSG_SAVED) {
+        saved(f, f->pending, (int32_t)m->arg);
+        return HY_OK;
     }
     hy_batch *b = f->pending;
     f->pending = NULL;

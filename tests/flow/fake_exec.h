@@ -35,6 +35,7 @@ typedef struct fake_exec {
     int32_t window[HY_KV_MAX_GROUPS], n_blocks[HY_KV_MAX_GROUPS];
     uint64_t *mem[HY_KV_MAX_GROUPS];
     bool timed;           /* steps take virtual time */
+    bool spread;          /* timed: groups are written one after another, as layers are */
     uint32_t fail_one_in; /* whole steps fail; 0: never */
     hy_batch *pending;
     hy_token_out *lp; /* the one result store, overwritten by each step */

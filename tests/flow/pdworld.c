@@ -137,6 +137,7 @@ void pdw_start_node(pdw *w, int i)
         fail_msg("seed %llu: %s", (unsigned long long)w->o.seed, hy_fail_text());
     hy_connector *c = hy_pd_connector(n->pd);
     n->exec = fake_exec_create(&n->o, w->o.timed, 0);
+    n->exec->spread = w->o.spread;
     for (int32_t g = 0; g < w->o.n_groups; g++) {
         const hy_kv_pool p = pool_of(n, g);
         if (c->worker.register_kv(c->worker_self, g, &p) < 0)

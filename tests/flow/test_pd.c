@@ -161,6 +161,56 @@ static void next_turn(void **state)
     pdw_end(w);
 }
 
+/* ---- push overlaps with prefill ---- */
+
+/* Time from prefill's last moment until decode can go on, and of one layer's computation; three
+ * groups stand for layers: each takes half as long to move as to compute. */
+static uint64_t lag(bool push, uint64_t *layer_out)
+{
+    enum { N = 320 };
+    const uint64_t layer = (200 * HY_US + N * 20 * HY_US) / 3;
+    int32_t text[N];
+    pdw_opts o;
+    pdw_opts_init(&o, 4);
+    o.n_groups = 3;
+    o.max_batch = N;
+    o.spread = true;
+    o.net.latency_ns = o.net.jitter_ns = 20 * HY_US;
+    o.net.bytes_per_s = N * 8 * HY_SEC / (layer / 2);
+    pdw *w = pdw_make(&o);
+    pdw_text(text, 20, 2); /* links */
+    pdw_add(w, text, 20, 2, 0);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_text(text, N, 1);
+    const uint64_t before = engine(w, 0).output_tokens;
+    pdw_req *r = pdw_add(w, text, N, 4, hy_clock_now_ns(hy_runtime_clock(w->rt)) - w->t0);
+    r->push = push;
+    uint64_t t[2] = {0, 0};
+    for (uint64_t at = 0; t[1] == 0; at += 5 * HY_US) {
+        PDW_CHECK(w, at < HY_SEC && hy_runtime_run_for(w->rt, 5 * HY_US) == HY_OK);
+        t[0] = t[0] == 0 && engine(w, 0).output_tokens > before ? at : t[0];
+        t[1] = r->n_tok > 0 ? at : 0;
+    }
+    assert_true(t[0] > 0);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_true(pd_computed(w) == 0.0);
+    pdw_end(w);
+    *layer_out = layer;
+    return t[1] - t[0];
+}
+
+static void push_overlaps(void **state)
+{
+    (void)state;
+    uint64_t layer;
+    const uint64_t pull = lag(false, &layer), push = lag(true, &layer);
+    print_message("prefill's end to decode, in layers: pull %.2f, push %.2f\n",
+                  (double)pull / (double)layer, (double)push / (double)layer);
+    assert_true(push <= layer);
+    assert_true(pull > layer); /* nothing overlaps there: the bound can be missed */
+}
+
 /* ---- one fault each ---- */
 
 static pdw *small_world(uint64_t seed, bool fail)
@@ -571,25 +621,16 @@ int main(void)
     if (getenv("HY_LOG") != NULL)
         hy_log_set_level(HY_LOG_DEBUG);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request),
-        cmocka_unit_test(cached_on_p_only),
-        cmocka_unit_test(cached_on_both),
-        cmocka_unit_test(all_on_d),
-        cmocka_unit_test(next_turn),
-        cmocka_unit_test(nobody_comes),
-        cmocka_unit_test(released_by_the_router),
-        cmocka_unit_test(bad_references),
-        cmocka_unit_test(owner_was_started_anew),
-        cmocka_unit_test(unlike_models),
-        cmocka_unit_test(decode_is_full),
-        cmocka_unit_test(no_faults),
-        cmocka_unit_test(bad_net),
-        cmocka_unit_test(deaths),
-        cmocka_unit_test(partitions),
-        cmocka_unit_test(corruption),
-        cmocka_unit_test(short_leases),
-        cmocka_unit_test(all_at_once),
-        cmocka_unit_test(push_no_faults),
+        cmocka_unit_test(one_request),      cmocka_unit_test(cached_on_p_only),
+        cmocka_unit_test(cached_on_both),   cmocka_unit_test(all_on_d),
+        cmocka_unit_test(next_turn),        cmocka_unit_test(push_overlaps),
+        cmocka_unit_test(nobody_comes),     cmocka_unit_test(released_by_the_router),
+        cmocka_unit_test(bad_references),   cmocka_unit_test(owner_was_started_anew),
+        cmocka_unit_test(unlike_models),    cmocka_unit_test(decode_is_full),
+        cmocka_unit_test(no_faults),        cmocka_unit_test(bad_net),
+        cmocka_unit_test(deaths),           cmocka_unit_test(partitions),
+        cmocka_unit_test(corruption),       cmocka_unit_test(short_leases),
+        cmocka_unit_test(all_at_once),      cmocka_unit_test(push_no_faults),
         cmocka_unit_test(push_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,10 +78,10 @@ class Shapes(Base):
         self.assertEqual(a.json()["usage"], {"prompt_tokens": 7})
         p, d = self.p[0].requests, self.d[0].requests
         self.assertEqual((len(p), len(d)), (1, 1))
-        # as smg-pd-vllm-Nixl.jsonl has it
+        # as smg-pd-vllm-Nixl.jsonl has it, and how much decode may give
         self.assertEqual(p[0].body, {"model": "fake-model", "prompt": "Hello world", "max_tokens": 1,
                                      "stream": False, "kv_transfer_params":
-                                     {"do_remote_decode": True, "do_remote_prefill": False}})
+                                     {"do_remote_decode": True, "do_remote_prefill": False, "remote_max_tokens": 4}})
         self.assertEqual(d[0].body, {**Q, "kv_transfer_params": PARAMS})
         for r in (p[0], d[0]):
             h = {k.lower(): v for k, v in r.headers}
@@ -112,7 +112,7 @@ class Shapes(Base):
         p, d = self.p[0].requests[0], self.d[0].requests[0]
         want = {**q, "min_tokens": 1}
         want.update(max_completion_tokens=1, stream=False, kv_transfer_params={
-            "do_remote_decode": True, "do_remote_prefill": False})
+            "do_remote_decode": True, "do_remote_prefill": False, "remote_max_tokens": 9})
         self.assertEqual(p.body, want)
         self.assertEqual(d.body, {**q, "kv_transfer_params": PARAMS})
         for r in (p, d):  # numbers keep their digits
@@ -698,7 +698,8 @@ class Push(Base):
         d = self.d[0].requests[0].body
         pk, dk = p["kv_transfer_params"], d["kv_transfer_params"]
         self.assertRegex(pk["transfer_id"], "^[0-9a-f]{16}$")
-        self.assertEqual(pk, {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": pk["transfer_id"]})
+        self.assertEqual(pk, {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": pk["transfer_id"],
+                              "remote_max_tokens": 4})
         self.assertEqual(dk, {"do_remote_decode": False, "do_remote_prefill": True, "transfer_id": pk["transfer_id"],
                               "remote_engine_id": "p0", "remote_bootstrap_addr": f"http://127.0.0.1:{self.p[0].port}"})
         self.assertEqual((p["max_tokens"], p["stream"]), (1, False))

@@ -92,14 +92,14 @@ static void round_trips(void **state)
         }
         hy_buf_putc(&b, 0);
         assert_true(hy_pdp_decode(HY_PDP_TYPE + (uint32_t)k, b.data, b.len, &r) < 0);
-        b.data[0] = 2;
+        b.data[0] = HY_PDP_VERSION + 1;
         assert_int_equal(hy_pdp_decode(HY_PDP_TYPE + (uint32_t)k, b.data, b.len - 1, &r),
                          HY_E_UNSUPPORTED);
         hy_buf_fini(&b);
     }
     hy_pdp_msg r;
     assert_int_equal(hy_pdp_decode(HY_PDP_TYPE, "", 0, &r), HY_E_FORMAT);
-    assert_int_equal(hy_pdp_decode(HY_PDP_TYPE + HY_PDP_KINDS, "\1", 1, &r), HY_E_FORMAT);
+    assert_int_equal(hy_pdp_decode(HY_PDP_TYPE + HY_PDP_KINDS, "\2", 1, &r), HY_E_FORMAT);
     assert_int_equal(hy_pdp_decode(3, "\1", 1, &r), HY_E_FORMAT);
 }
 

@@ -28,28 +28,64 @@ static void check_splice(const char *in, const char *prefill, const char *decode
 static void test_splice(void **state)
 {
     (void)state;
-    check_splice("{}", "{\"max_tokens\":1,\"stream\":false,\"kv_transfer_params\":{\"p\":1}}",
+    check_splice("{}",
+                 "{\"max_tokens\":1,\"stream\":false,"
+                 "\"kv_transfer_params\":{\"p\":1,\"remote_max_tokens\":16}}",
                  "{\"kv_transfer_params\":{\"d\":2}}");
     check_splice(
         " { \"prompt\" : \"a\\\"}]\" , \"seed\":1e400,\"max_tokens\":  9,\"stream\":true }\n",
         "{\"prompt\":\"a\\\"}]\",\"seed\":1e400,\"max_tokens\":1,\"stream\":false,"
-        "\"kv_transfer_params\":{\"p\":1}}",
+        "\"kv_transfer_params\":{\"p\":1,\"remote_max_tokens\":9}}",
         "{\"prompt\":\"a\\\"}]\",\"seed\":1e400,\"max_tokens\":9,\"stream\":true,"
         "\"kv_transfer_params\":{\"d\":2}}");
     /* nested members of the same names stay */
     check_splice("{\"x\":{\"n\":2,\"stream\":[{\"min_tokens\":\"{\"}]},\"max_completion_tokens\":5,"
                  "\"n\":1,\"kv_transfer_params\":{\"evil\":[1,{}]},\"stream_options\":null}",
                  "{\"x\":{\"n\":2,\"stream\":[{\"min_tokens\":\"{\"}]},\"max_completion_tokens\":1,"
-                 "\"stream\":false,\"kv_transfer_params\":{\"p\":1}}",
+                 "\"stream\":false,\"kv_transfer_params\":{\"p\":1,\"remote_max_tokens\":16}}",
                  "{\"x\":{\"n\":2,\"stream\":[{\"min_tokens\":\"{\"}]},\"max_completion_tokens\":5,"
                  "\"n\":1,\"stream_options\":null,\"kv_transfer_params\":{\"d\":2}}");
     /* a key in disguise is that key */
     check_splice(
         "{\"k\\u0076_transfer_params\":1,\"a\":\"\xc3\xa9\\u00e9\",\"\\u006D\\u0061x_tokens\":7}",
         "{\"a\":\"\xc3\xa9\\u00e9\",\"max_tokens\":1,\"stream\":false,"
-        "\"kv_transfer_params\":{\"p\":1}}",
+        "\"kv_transfer_params\":{\"p\":1,\"remote_max_tokens\":7}}",
         "{\"a\":\"\xc3\xa9\\u00e9\",\"\\u006D\\u0061x_tokens\":7,"
         "\"kv_transfer_params\":{\"d\":2}}");
+}
+
+/* What prefill is told of the whole request's length. */
+static void test_max_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in;
+        int32_t want;
+    } cases[] = {
+        {"{\"prompt\":\"x\"}", 16},
+        {"{\"prompt\":\"x\",\"max_tokens\":null}", -1},
+        {"{\"prompt\":\"x\",\"max_tokens\":300,\"max_completion_tokens\":5}", 300},
+        {"{\"messages\":[]}", -1},
+        {"{\"messages\":[],\"max_tokens\":40}", 40},
+        {"{\"messages\":[],\"max_tokens\":40,\"max_completion_tokens\":50}", 50},
+        {"{\"messages\":[],\"max_tokens\":40,\"max_completion_tokens\":null}", 40},
+        {"{\"messages\":[],\"max_tokens\":\"7\"}", 0},
+        {"{\"messages\":[],\"max_tokens\":1e2}", 0},
+        {"{\"messages\":[],\"max_tokens\":99999999999}", 0},
+    };
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        hy_body b;
+        hy_body_facts f;
+        hy_buf out;
+        hy_buf_init(&out);
+        assert_int_equal(hy_body_parse(cases[i].in, strlen(cases[i].in), &b), HY_OK);
+        hy_body_facts_get(&b, &f);
+        assert_int_equal(f.max_tokens, cases[i].want);
+        hy_body_prefill(&out, &b, &f, "{}");
+        assert_int_equal(strstr(hy_buf_str(&out), "remote_max_tokens") != NULL, f.max_tokens != 0);
+        assert_non_null(strstr(hy_buf_str(&out), f.max_tokens != 0 ? "s\":{\"remote" : "s\":{}"));
+        hy_buf_fini(&out);
+    }
 }
 
 /* Any that bars end tokens from the first one on becomes the one that prefill may give. */
@@ -184,8 +220,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_min_tokens), cmocka_unit_test(test_splice),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_facts),
+        cmocka_unit_test(test_max_tokens), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cut),        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_facts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
