@@ -192,7 +192,8 @@ static hy_status take_field(const field *f, const json_t *v, hy_api_req *r, hy_a
     case F_F32:
         if (!json_is_number(v))
             return hy_api__wrong_type(e, f->name, "a number", v);
-        if (!in_range(f, json_number_value(v)))
+        /* as it will be used: a tiny number may be 0 as a float */
+        if (!in_range(f, json_number_value(v)) || !in_range(f, (double)(float)json_number_value(v)))
             return out_of_range(e, f, json_number_value(v));
         if (keep)
             *(float *)at = (float)json_number_value(v);

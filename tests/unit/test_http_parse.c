@@ -215,6 +215,8 @@ static void test_ranges(void **state)
         {"top_k", "9223372036854775807"},
         {"repetition_penalty", "0"},
         {"repetition_penalty", "-1"},
+        {"repetition_penalty", "1e-320"}, /* 0 as a float */
+        {"top_p", "1e-320"},
         {"presence_penalty", "2.5"},
         {"frequency_penalty", "-2.5"},
         {"n", "0"},
