@@ -237,11 +237,6 @@ typedef struct hy_kv_copy {
     void *scales; /* quantised wire: f32 [layer][16 tokens][K|V][head][token]; else NULL */
 } hy_kv_copy;
 
-/* ---- composite ops: scratch is device memory of at least *_ws(...) bytes ---- */
-
-typedef struct hy_ws {
-    void *p;
-    size_t bytes;
 typedef enum hy_moe_score { HY_MOE_SOFTMAX, HY_MOE_SIGMOID } hy_moe_score;
 
 /* Which experts a row goes to, and with which weights. A row's score of an expert is the softmax of
@@ -269,6 +264,11 @@ typedef struct hy_moe_route {
 #define HY_MOE_TOP     32
 #define HY_MOE_GROUPS  32
 
+/* ---- composite ops: scratch is device memory of at least *_ws(...) bytes ---- */
+
+typedef struct hy_ws {
+    void *p;
+    size_t bytes;
 } hy_ws;
 
 typedef struct hy_norm_w { /* a norm's parameters */
@@ -342,11 +342,6 @@ typedef struct hy_head {
     hy_ws ws;
 } hy_head;
 
-typedef enum hy_op {
-    HY_OP_EMBED,
-    HY_OP_RMS_NORM,
-    HY_OP_LAYER_NORM,
-    HY_OP_MATMUL,
 /* y[r] = sum over j of weights[r][j] * Wdown_e(fn(Wgate_e x[r]) * (Wup_e x[r])), e = ids[r][j]: one
  * chain of fma from +0.0 in ascending j, so in routing order. No expert is left out. */
 typedef struct hy_moe_ffn {
@@ -364,6 +359,11 @@ typedef struct hy_moe_ffn {
     hy_ws ws; /* hy_ws_need.moe_k and moe_ffn say how much */
 } hy_moe_ffn;
 
+typedef enum hy_op {
+    HY_OP_EMBED,
+    HY_OP_RMS_NORM,
+    HY_OP_LAYER_NORM,
+    HY_OP_MATMUL,
     HY_OP_ROPE,
     HY_OP_KV_WRITE,
     HY_OP_ATTENTION,
@@ -423,15 +423,15 @@ typedef struct hy_math_ops {
     hy_status (*attn_out)(hy_queue *q, const hy_attn_out *a);
     hy_status (*ffn)(hy_queue *q, const hy_ffn *a);
     hy_status (*head)(hy_queue *q, const hy_head *a);
+
+    /* mixture of experts: a primitive, then a composite */
+    hy_status (*moe_route)(hy_queue *q, const hy_moe_route *a);
+    hy_status (*moe_ffn)(hy_queue *q, const hy_moe_ffn *a);
 } hy_math_ops;
 
 /* First member of every backend's device and queue. */
 struct hy_dev {
     const hy_dev_ops *ops;
-
-    /* mixture of experts: a primitive, then a composite */
-    hy_status (*moe_route)(hy_queue *q, const hy_moe_route *a);
-    hy_status (*moe_ffn)(hy_queue *q, const hy_moe_ffn *a);
     const hy_math_ops *math; /* no NULL slot after hy_dev_open */
     uint64_t caps;           /* bit hy_op: slot filled by the backend itself */
 };
@@ -460,10 +460,10 @@ void hy_dev_close(hy_dev *d);
 /* Scratch that the composites need for n rows of these widths (an upper bound). */
 typedef struct hy_ws_need {
     int64_t rows, dim, heads, k_dim, v_dim, kv_heads, ffn, max_ctx;
+    int64_t moe_k, moe_ffn; /* experts of a row, width of one; 0: none */
 } hy_ws_need;
 size_t hy_ws_bytes(const hy_ws_need *n);
 
 const char *hy_op_name(hy_op op);
 
 #endif
-    int64_t moe_k, moe_ffn; /* experts of a row, width of one; 0: none */

@@ -462,8 +462,6 @@ static void table_kv(hy_dev *const *devs, size_t n, hy_buf *out)
     }
 }
 
-hy_status hy_conform_table(hy_dev *const *devs, size_t n, hy_buf *out)
-{
 /* The same for all built-in backends, so that it may be said once. */
 static void table_why(hy_buf *out)
 {
@@ -480,6 +478,8 @@ static void table_why(hy_buf *out)
         "- Quantised weights whose rows are no multiple of the format's block.\n");
 }
 
+hy_status hy_conform_table(hy_dev *const *devs, size_t n, hy_buf *out)
+{
     hy_buf_puts(out,
                 "# What each backend supports\n\n"
                 "Generated from supports(): `halyard conform --table` for one device, the test "
@@ -488,6 +488,6 @@ static void table_why(hy_buf *out)
     table_ops(devs, n, out);
     table_weights(devs, n, out);
     table_kv(devs, n, out);
+    table_why(out);
     return out->failed ? hy_fail(HY_E_NOMEM, "no memory for the support table") : HY_OK;
 }
-    table_why(out);

@@ -186,13 +186,13 @@ STUB(add, hy_add)
 STUB(topk, hy_topk)
 STUB(kv_pack, hy_kv_copy)
 STUB(kv_unpack, hy_kv_copy)
+STUB(moe_route, hy_moe_route)
 
 static const hy_math_ops math_stubs = {
     .size = sizeof(hy_math_ops),
     .supports = no_supports,
     .kv_layout = no_kv_layout,
     .prepare_weight = no_prepare_weight,
-STUB(moe_route, hy_moe_route)
     .weight_free = no_weight_free,
     .embed = no_embed,
     .rms_norm = no_rms_norm,
@@ -210,14 +210,14 @@ STUB(moe_route, hy_moe_route)
     .attn_out = hy_compose_attn_out,
     .ffn = hy_compose_ffn,
     .head = hy_compose_head,
+    .moe_route = no_moe_route,
+    .moe_ffn = hy_compose_moe_ffn,
 };
 
 /* Where each op's slot lies in the math table; 0: the op has no slot yet. */
 static const size_t slots[HY_OP_COUNT] = {
     [HY_OP_EMBED] = offsetof(hy_math_ops, embed),
     [HY_OP_RMS_NORM] = offsetof(hy_math_ops, rms_norm),
-    .moe_route = no_moe_route,
-    .moe_ffn = hy_compose_moe_ffn,
     [HY_OP_LAYER_NORM] = offsetof(hy_math_ops, layer_norm),
     [HY_OP_MATMUL] = offsetof(hy_math_ops, matmul),
     [HY_OP_ROPE] = offsetof(hy_math_ops, rope),
@@ -232,14 +232,14 @@ static const size_t slots[HY_OP_COUNT] = {
     [HY_OP_ATTN_OUT] = offsetof(hy_math_ops, attn_out),
     [HY_OP_FFN] = offsetof(hy_math_ops, ffn),
     [HY_OP_HEAD] = offsetof(hy_math_ops, head),
+    [HY_OP_MOE_ROUTE] = offsetof(hy_math_ops, moe_route),
+    [HY_OP_MOE_FFN] = offsetof(hy_math_ops, moe_ffn),
 };
 
 static const char *const op_names[HY_OP_COUNT] = {
     [HY_OP_EMBED] = "embed",
     [HY_OP_RMS_NORM] = "rms_norm",
     [HY_OP_LAYER_NORM] = "layer_norm",
-    [HY_OP_MOE_ROUTE] = offsetof(hy_math_ops, moe_route),
-    [HY_OP_MOE_FFN] = offsetof(hy_math_ops, moe_ffn),
     [HY_OP_MATMUL] = "matmul",
     [HY_OP_ROPE] = "rope",
     [HY_OP_KV_WRITE] = "kv_write",
