@@ -59,6 +59,7 @@ typedef struct hy_dev_ops {
     void (*close)(hy_dev *d);
     /* 64-byte aligned at least, zeroed. HY_E_NOMEM_DEVICE. */
     hy_status (*alloc)(hy_dev *d, size_t bytes, void **out);
+    /* What uses p was waited for before: a queue may hold work that has not begun. */
     void (*free)(hy_dev *d, void *p, size_t bytes);
     hy_status (*host_register)(hy_dev *d, void *p, size_t bytes);
     void (*host_unregister)(hy_dev *d, void *p);
@@ -76,8 +77,12 @@ typedef struct hy_dev_ops {
     hy_status (*event_sync)(hy_event *e);              /* host waits */
     hy_status (*fence)(hy_queue *q);                   /* make q's writes visible to the fabric */
     hy_status (*acquire_remote)(hy_queue *q);          /* make remote writes visible to q */
-    hy_status (*export_mem)(hy_dev *d, void *p, size_t bytes, hy_span *out); /* dmabuf */
+    /* Memory for the fabric or another process. out->exp.kind says what is wanted: HY_EXPORT_NONE
+     * for what the device likes best (a dmabuf, whose fd the caller closes), or HY_EXPORT_IPC. */
+    hy_status (*export_mem)(hy_dev *d, void *p, size_t bytes, hy_span *out);
+    /* Another process's memory, until import_close with the same span. */
     hy_status (*import_mem)(hy_dev *d, const hy_span *s, void **out);
+    void (*import_close)(hy_dev *d, const hy_span *s, void *p);
 } hy_dev_ops;
 
 /* ---- weights ---- */
@@ -450,6 +455,8 @@ typedef struct hy_backend {
     hy_status (*open)(const hy_dev_opts *o, hy_dev **out);
     const struct hy_conf_key *keys; /* its INI keys; may be NULL */
     size_t n_keys;
+    /* Keys that decide what is found here, such as a driver's path: before count. May be NULL. */
+    hy_status (*configure)(const hy_dev_opts *o);
 } hy_backend;
 
 /* ---- registry (hal/registry.c) ---- */

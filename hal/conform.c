@@ -354,6 +354,8 @@ hy_status hy_conform_run(hy_dev *d, const hy_conform_opts *o, hy_conform_cb cb, 
         cf_cache(&c);
         cf_moe(&c);
         cf_compose(&c);
+        cf_device(&c);
+        cf_device_lost(&c);
         if (c.no_mem)
             st = hy_fail(HY_E_NOMEM, "conform: out of memory; the result does not count");
     }

@@ -93,6 +93,8 @@ void cf_simple(cf *c);  /* conform_simple.c: norms, rope, act_mul, add, topk */
 void cf_cache(cf *c);   /* conform_attn.c: kv_write, attention, kv_pack, kv_unpack */
 void cf_moe(cf *c);     /* conform_moe.c: moe_route, moe_ffn */
 void cf_compose(cf *c); /* conform_compose.c: composites */
+void cf_device(cf *c);  /* conform_device.c: order, memory */
+void cf_device_lost(cf *c);
 
 extern const hy_dtype cf_weight_types[];
 extern const int cf_n_weight_types;

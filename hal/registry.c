@@ -265,6 +265,8 @@ hy_status hy_dev_open(const hy_dev_opts *o, hy_dev **out)
     if (opts.backend == NULL)
         opts.backend = builtin[0]->name;
     HY_TRY(hy_backend_find(opts.backend, &b));
+    if (b->size > offsetof(hy_backend, configure) && b->configure != NULL)
+        HY_TRY(b->configure(&opts));
     int n = b->count();
     if (n <= 0)
         return hy_fail(HY_E_NOTFOUND, "backend %s finds no device here: %s", b->name,

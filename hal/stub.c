@@ -119,6 +119,11 @@ static hy_status no_import_mem(hy_dev *d, const hy_span *s, void **out)
     return lacks("import_mem");
 }
 
+static void no_import_close(hy_dev *d, const hy_span *s, void *p)
+{
+    (void)d, (void)s, (void)p;
+}
+
 static const hy_dev_ops dev_stubs = {
     .size = sizeof(hy_dev_ops),
     .props = no_props,
@@ -141,6 +146,7 @@ static const hy_dev_ops dev_stubs = {
     .acquire_remote = no_acquire_remote,
     .export_mem = no_export_mem,
     .import_mem = no_import_mem,
+    .import_close = no_import_close,
 };
 
 /* ---- math table ---- */

@@ -25,13 +25,15 @@ typedef enum hy_export_kind {
     HY_EXPORT_NONE,
     HY_EXPORT_FD,  /* dmabuf or memfd */
     HY_EXPORT_U64, /* a key that the exporting device understands */
+    HY_EXPORT_IPC, /* a handle that another process imports with a device of the same kind */
 } hy_export_kind;
 
 typedef struct hy_export {
     hy_export_kind kind;
-    int fd;          /* HY_EXPORT_FD, else -1 */
-    uint64_t key;    /* HY_EXPORT_U64 */
-    uint64_t offset; /* of the span's first byte inside what is exported */
+    int fd;                /* HY_EXPORT_FD, else -1 */
+    uint64_t key;          /* HY_EXPORT_U64 */
+    uint64_t offset;       /* of the span's first byte inside what is exported */
+    unsigned char ipc[64]; /* HY_EXPORT_IPC */
 } hy_export;
 
 typedef struct hy_span {
@@ -44,7 +46,7 @@ typedef struct hy_span {
 
 static inline hy_span hy_span_host(void *addr, uint64_t len)
 {
-    return (hy_span){addr, len, HY_MEM_HOST, -1, {HY_EXPORT_NONE, -1, 0, 0}};
+    return (hy_span){addr, len, HY_MEM_HOST, -1, {HY_EXPORT_NONE, -1, 0, 0, {0}}};
 }
 
 /* True when off..off+len lies inside the span, whatever the numbers. */

@@ -2,8 +2,7 @@
  *
  * Tiny models on the GPU kernels, run by the host executor: the golden f32 rule as for the cpu
  * backend (test_tiny.c), and the same bits at wave 32 and 64, in one chunk or many, split over
- * segments or not, beside other sequences or alone. With HY_TEST_BACKEND another backend with these
- * kernels is held to simt's bits (tests/double).
+ * segments or not, beside other sequences or alone.
  *
  * Thread: one.  Owner: each test.
  */
@@ -22,16 +21,13 @@ static const char *const wave32[] = {"wave=32", "check=true", NULL};
 static const char *const wave64[] = {"wave=64", NULL};
 static const char *const wave64_split[] = {"wave=64", "split=on", NULL};
 
-static const char *backend = "simt"; /* under test */
-
-/* threads = 0: simt on one thread, whatever is under test. */
 static void open_tiny(const char *family, const char *const *kv, int threads, lm *l)
 {
     char path[1024];
     snprintf(path, sizeof(path), "%s/tests/golden/tiny/%s", lm_source_dir(), family);
     lm_opts o = {.act = HY_ACT_F32,
                  .kv = HY_F32,
-                 .backend = threads > 0 ? backend : "simt",
+                 .backend = "simt",
                  .dev_kv = kv,
                  .threads = threads,
                  .max_seqs = 3};
@@ -116,7 +112,7 @@ static void test_bits(void **state)
     } ways[] = {{wave64, 2, 64}, {wave64_split, 1, 64}, {wave32, 2, 7}, {wave64, 1, 9}};
     int32_t n = 0, *ids = long_ids(family, &n);
     log_rows first, other;
-    run_all(family, wave32, 0, ids, n, 64, &first);
+    run_all(family, wave32, 1, ids, n, 64, &first);
     for (size_t i = 0; i < HY_COUNTOF(ways); i++) {
         run_all(family, ways[i].kv, ways[i].threads, ids, n, ways[i].chunk, &other);
         for (int32_t p = 0; p < n; p++) {
@@ -138,7 +134,7 @@ static void test_batch(void **state)
     int32_t n = 0, *ids = long_ids(family, &n);
     log_rows alone;
     assert_true(n >= N);
-    run_all(family, wave32, 0, ids, N, 64, &alone);
+    run_all(family, wave32, 1, ids, N, 64, &alone);
     lm l;
     open_tiny(family, wave64, 2, &l);
     lm_part parts[3] = {{.slot = 0, .ids = ids + 1, .n = 5},
@@ -174,10 +170,5 @@ int main(void)
         TEST("generate", test_generate, "gemma3"),
         TEST("generate", test_generate, "phi3"),
     };
-    const char *other = getenv("HY_TEST_BACKEND");
-    if (other == NULL)
-        return cmocka_run_group_tests(tests, NULL, NULL);
-    backend = other;
-    const struct CMUnitTest some[] = {tests[0], tests[1], tests[3]};
-    return cmocka_run_group_tests(some, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
