@@ -5,8 +5,9 @@
  *
  *   HELLO      -> who, epoch, nonce, data path wished for
  *   CHALLENGE  <- who, epoch, nonce, data path chosen; HMAC(secret, "acceptor", transcript)
- *   AUTH       -> HMAC(secret, "dialler", transcript); incarnation; data path address
- *   READY      <- incarnation; data path address
+ *   AUTH       -> HMAC(secret, "dialler", transcript); incarnation; same node; data path address
+ *   READY      <- incarnation; same node; data path address
+ *   SAME       -> whether the acceptor's memory can be read (same.c)
  *
  * The transcript is SHA-256 over HELLO's payload and CHALLENGE's without its proof. The session
  * afterwards is not encrypted: fabric belongs on a network that only the cluster reaches.
@@ -75,11 +76,14 @@ static void refuse(fab_link *l, hy_status st)
     hy_fab__break(l, st, why);
 }
 
-/* Open this side's data path; out gets incarnation and address. */
+/* What follows the proof: incarnation, same node, address of the data path. */
+enum { BODY = 8 + FAB_SAME_LEN };
+
+/* Open this side's data path; out gets the body. */
 static hy_status open_dp(fab_link *l, hy_buf *out)
 {
     hy_fab *f = l->f;
-    uint8_t blob[FAB_BLOB_MAX], inc[8];
+    uint8_t blob[FAB_BLOB_MAX], inc[8], same_node[FAB_SAME_LEN];
     size_t n = sizeof(blob);
     bool same = strcmp(l->out ? l->theirs.dp : l->mine.dp, f->rail[l->rail].provider) == 0;
     l->dp = same ? f->rail[l->rail].dp : &hy_fab__own_dp;
@@ -93,7 +97,9 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
     HY_TRY(hy_fab__peer_meet(l));
     fab_put64(inc, l->peer->inc);
+    hy_fab__same_offer(l, same_node);
     hy_buf_add(out, inc, sizeof(inc));
+    hy_buf_add(out, same_node, sizeof(same_node));
     hy_buf_add(out, blob, n);
     return out->failed ? hy_fail(HY_E_NOMEM, "no memory for a greeting") : HY_OK;
 }
@@ -159,7 +165,7 @@ static void got_challenge(fab_link *l, const uint8_t *p, size_t n)
 static void got_auth(fab_link *l, const uint8_t *p, size_t n)
 {
     uint8_t mac[32];
-    if (n < sizeof(mac) + 8 || n > sizeof(mac) + 8 + FAB_BLOB_MAX) {
+    if (n < sizeof(mac) + BODY || n > sizeof(mac) + BODY + FAB_BLOB_MAX) {
         hy_fab__bad(l, hy_fail(HY_E_FORMAT, "proof of %zu bytes", n));
         return;
     }
@@ -169,10 +175,13 @@ static void got_auth(fab_link *l, const uint8_t *p, size_t n)
                hy_fail(HY_E_DENIED, "the secrets of %s and %s differ", l->theirs.node, l->f->node));
         return;
     }
+    p += sizeof(mac);
+    n -= sizeof(mac);
     hy_buf b;
     hy_buf_init(&b);
+    hy_fab__same_meet(l, p + 8);
     hy_status st = open_dp(l, &b);
-    uint64_t inc = fab_get64(p + sizeof(mac));
+    uint64_t inc = fab_get64(p);
     if (st >= 0 && l->peer->their_inc != 0 && l->peer->their_inc != inc) {
         /* it has dropped what we still hold: begin anew, without this link in the old state */
         fab_peer *old = l->peer;
@@ -184,7 +193,7 @@ static void got_auth(fab_link *l, const uint8_t *p, size_t n)
             fab_put64((uint8_t *)b.data, l->peer->inc);
     }
     if (st >= 0)
-        st = l->dp->link_connect(l->dpl, p + sizeof(mac) + 8, n - sizeof(mac) - 8);
+        st = l->dp->link_connect(l->dpl, p + BODY, n - BODY);
     if (st < 0) {
         refuse(l, st);
     } else {
@@ -199,18 +208,22 @@ static void got_auth(fab_link *l, const uint8_t *p, size_t n)
 
 static void got_ready(fab_link *l, const uint8_t *p, size_t n)
 {
-    if (n < 8 || n > 8 + FAB_BLOB_MAX) {
+    if (n < BODY || n > BODY + FAB_BLOB_MAX) {
         hy_fab__bad(l, hy_fail(HY_E_FORMAT, "data path address of %zu bytes", n));
         return;
     }
     uint64_t inc = fab_get64(p);
-    hy_status st = l->dp->link_connect(l->dpl, p + 8, n - 8);
+    hy_fab__same_meet(l, p + 8);
+    hy_status st = l->dp->link_connect(l->dpl, p + BODY, n - BODY);
     if (st >= 0 && l->peer->their_inc != 0 && l->peer->their_inc != inc) {
         hy_fab__peer_down(l->peer, l->f, HY_E_PEER, "the peer has begun anew");
         return; /* with this link; whoever wants the peer dials again */
     }
     if (st >= 0)
         st = hy_fab__peer_join(l, inc);
+    const uint8_t verdict = l->same.rx;
+    if (st >= 0 && l->same.pid != 0)
+        hy_fab__frame(l, FAB_SAME, &verdict, 1, NULL, 0);
     if (st < 0)
         hy_fab__break(l, st, hy_fail_text());
 }

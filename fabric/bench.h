@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the links of this machine carry: fabric beside plain TCP and the provider's raw rate, two
- * processes on loopback, in one run. For `halyard bench link`.
+ * What the links of this machine carry: the fabric over libfabric, over own TCP and by the
+ * same-node path, beside plain TCP, the provider's raw rate and process_vm_readv. Two processes on
+ * one machine, in rounds that take everything in turn. For `halyard bench link`.
  *
  * Thread: a process without threads yet (it forks).  Owner: nothing kept.
  */
@@ -12,28 +13,53 @@
 
 typedef struct hy_fab_bench_opts {
     const char *providers; /* as in hy_fab_opts: "net,tcp,own"; NULL: the default list */
-    uint64_t pool;         /* bytes of each side's memory; 0: 256 MiB */
-    uint64_t total;        /* bytes moved per figure; 0: 1 GiB (a quarter below 64 KiB) */
-    int repeats;           /* the median is reported; 0: 3 */
-    bool raw, tcp;         /* also the provider's raw rate; also plain TCP */
+    uint64_t pool;         /* bytes of each side's memory, a power of two; 0: 256 MiB */
+    uint64_t total;        /* bytes moved per figure; 0: 256 MiB (a quarter below 64 KiB) */
+    int repeats;           /* rounds, at most 32; 0: 5 */
+    bool raw, tcp;         /* also the provider's raw rate and process_vm_readv; also plain TCP */
     bool small, idle;      /* also message latency; also what an idle pair costs */
     uint64_t piece_bytes, window_bytes; /* 0: fabric's own */
+    const char *only;                   /* "write,raw write": just these rows; NULL: all */
     /* Called for each line of the report as it comes; may be NULL. */
     void (*line)(void *arg, const char *text);
     void *arg;
 } hy_fab_bench_opts;
 
-enum { HY_FAB_BENCH_SIZES = 6 };
+enum { HY_FAB_BENCH_SIZES = 6, HY_FAB_BENCH_RATIOS = 8 };
 extern const uint64_t hy_fab_bench_sizes[HY_FAB_BENCH_SIZES]; /* 16 KiB .. 4 MiB */
 
-typedef struct hy_fab_bench_result { /* GB/s by size; 0: not measured */
+typedef enum hy_fab_bench_row {
+    HY_BENCH_WRITE, /* the fabric over the provider */
+    HY_BENCH_PULL,
+    HY_BENCH_RAW_WRITE, /* the provider without the fabric */
+    HY_BENCH_RAW_READ,
+    HY_BENCH_OWN_WRITE, /* the fabric over own TCP */
+    HY_BENCH_OWN_PULL,
+    HY_BENCH_SAME_WRITE, /* the fabric on the same node */
+    HY_BENCH_SAME_PULL,
+    HY_BENCH_TCP_BLOCK, /* plain TCP; the receiver blocks, or spins */
+    HY_BENCH_TCP_SPIN,
+    HY_BENCH_CMA, /* process_vm_readv, 16 pieces a call */
+    HY_BENCH_ROWS,
+} hy_fab_bench_row;
+extern const char *const hy_fab_bench_names[HY_BENCH_ROWS];
+
+typedef struct hy_fab_bench_figure { /* of all rounds; 0: not measured */
+    double median, min, max;
+} hy_fab_bench_figure;
+
+typedef struct hy_fab_bench_ratio {
+    const char *name;
+    double wanted;
+    hy_fab_bench_figure by_size[HY_FAB_BENCH_SIZES]; /* of the ratios inside each round */
+} hy_fab_bench_ratio;
+
+typedef struct hy_fab_bench_result {
     char provider[48];
-    double write[HY_FAB_BENCH_SIZES], pull[HY_FAB_BENCH_SIZES];
-    double raw_write[HY_FAB_BENCH_SIZES], raw_read[HY_FAB_BENCH_SIZES];
-    double tcp_block[HY_FAB_BENCH_SIZES], tcp_spin[HY_FAB_BENCH_SIZES];
-    double cma[HY_FAB_BENCH_SIZES];                        /* process_vm_readv, 16 pieces a call */
-    double msg_p50_us, msg_p99_us, tcp_p50_us, tcp_p99_us; /* one way, 8 bytes */
-    double idle_core; /* share of a core, both processes' worse */
+    hy_fab_bench_figure rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES]; /* GB/s */
+    hy_fab_bench_ratio ratio[HY_FAB_BENCH_RATIOS];
+    hy_fab_bench_figure msg_p50, msg_p99, tcp_p50, tcp_p99, msg_ratio; /* us one way, 8 bytes */
+    double idle_core; /* share of a core, the worse of both processes */
 } hy_fab_bench_result;
 
 hy_status hy_fab_bench(const hy_fab_bench_opts *o, hy_fab_bench_result *out);

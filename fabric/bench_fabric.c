@@ -2,10 +2,10 @@
  *
  * The link benchmark's own side: writes, pulls and messages through the fabric; what it costs idle.
  *
- * Thread: main of each process, beside the endpoint's own.  Owner: closes what it opens.
+ * Thread: main of each process, beside the endpoints' own.  Owner: closes what it opens.
  */
-#include "fabric/bench_int.h"
 #include "core/base/alloc.h"
+#include "fabric/bench_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,17 +13,17 @@
 #include <sys/resource.h>
 #include <time.h>
 
-enum { OP_BYTES = 8 << 20, OPS = 3, PINGS = 20000, WARM = 1000, MOST_S = 3, BULK = 1 };
+enum { OP_BYTES = 8 << 20, OPS = 3, PINGS = 10000, WARM = 500, MOST_S = 3, BULK = 1 };
 
-typedef struct fb {
+struct bench_pair {
     bench *b;
     hy_fab *f;
     hy_fab_peer peer;
     hy_fab_mr *mr;
     hy_fab_key key;
-} fb;
+};
 
-static hy_status wait_kind(fb *x, hy_fab_ev_kind kind, hy_fab_event *ev)
+static hy_status wait_kind(bench_pair *x, hy_fab_ev_kind kind, hy_fab_event *ev)
 {
     uint64_t end = hy_clock_now_ns(hy_clock_real()) + 20 * HY_SEC;
     while (hy_clock_now_ns(hy_clock_real()) < end) {
@@ -38,30 +38,32 @@ static hy_status wait_kind(fb *x, hy_fab_ev_kind kind, hy_fab_event *ev)
     return hy_fail(HY_E_TIMEOUT, "bench: an event of kind %d did not come", kind);
 }
 
-static hy_status open_pair(fb *x)
+static void options(const bench *b, int which, hy_fab_opts *o)
+{
+    hy_fab_opts_init(o);
+    o->node = b->side == 0 ? "bench0" : "bench1";
+    o->addrs[0] = "127.0.0.1:0";
+    o->n_addrs = 1;
+    o->secret = "bench, this machine only";
+    o->secret_len = 24;
+    o->same_node = which == BENCH_SAME;
+    if (which != BENCH_MAIN)
+        o->providers = "own";
+    else if (b->o.providers != NULL)
+        o->providers = b->o.providers;
+    if (b->o.piece_bytes != 0)
+        o->piece_bytes = b->o.piece_bytes;
+    if (b->o.window_bytes != 0)
+        o->window_bytes = b->o.window_bytes;
+}
+
+static hy_status meet(bench_pair *x)
 {
     bench *b = x->b;
-    hy_fab_opts o;
     hy_fab_info info;
     hy_fab_event ev;
     char addr[80];
-    hy_fab_opts_init(&o);
-    o.node = b->side == 0 ? "bench0" : "bench1";
-    o.addrs[0] = "127.0.0.1:0";
-    o.n_addrs = 1;
-    o.secret = "bench, this machine only";
-    o.secret_len = 24;
-    if (b->o.providers != NULL)
-        o.providers = b->o.providers;
-    if (b->o.piece_bytes != 0)
-        o.piece_bytes = b->o.piece_bytes;
-    if (b->o.window_bytes != 0)
-        o.window_bytes = b->o.window_bytes;
-    HY_TRY(hy_fab_open(&o, &x->f));
-    hy_span s = hy_span_host(b->pool, b->pool_len);
-    HY_TRY(hy_fab_reg(x->f, &s, HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE, &x->mr));
     hy_fab_info_get(x->f, &info);
-    snprintf(b->r.provider, sizeof(b->r.provider), "%s", info.rail[0].provider);
     memcpy(addr, info.rail[0].addr, sizeof(addr));
     if (b->side == 1) {
         if (!bench_put(b, addr, sizeof(addr)))
@@ -84,9 +86,59 @@ static hy_status open_pair(fb *x)
     return st;
 }
 
-static hy_status move(fb *x, uint64_t size, bool read, double *gbs)
+/* A same-node path that is refused here is no row of the table, and no failure. */
+static bool is_same_node(bench_pair *x)
 {
-    uint64_t total = bench_total(x->b, size), posted = 0, done = 0, page = 0, per = OP_BYTES / size;
+    hy_buf path;
+    hy_buf_init(&path);
+    bool yes = hy_fab_peer_path(x->f, x->peer, &path) == HY_OK &&
+               strncmp(hy_buf_str(&path), "same node", 9) == 0;
+    hy_buf_fini(&path);
+    return yes;
+}
+
+hy_status bench_pair_open(bench *b, int which)
+{
+    hy_fab_opts o;
+    hy_fab_info info;
+    bench_pair *x = hy_calloc(1, sizeof(*x));
+    if (x == NULL)
+        return hy_fail(HY_E_NOMEM, "bench: no memory");
+    x->b = b;
+    b->pair[which] = x;
+    options(b, which, &o);
+    HY_TRY(hy_fab_open(&o, &x->f));
+    hy_span s = hy_span_host(b->pool, b->pool_len);
+    HY_TRY(hy_fab_reg(x->f, &s, HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE, &x->mr));
+    hy_fab_info_get(x->f, &info);
+    if (which == BENCH_MAIN)
+        snprintf(b->r.provider, sizeof(b->r.provider), "%s", info.rail[0].provider);
+    HY_TRY(meet(x));
+    if (!bench_sync(b)) /* what follows the greeting has come */
+        return HY_E_PEER;
+    char mine = which != BENCH_SAME || is_same_node(x), theirs = 0;
+    if (!bench_put(b, &mine, 1) || !bench_get(b, &theirs, 1))
+        return HY_E_PEER;
+    if (!mine || !theirs)
+        bench_pair_close(b, which);
+    return HY_OK;
+}
+
+void bench_pair_close(bench *b, int which)
+{
+    if (b->pair[which] == NULL)
+        return;
+    hy_fab_close(b->pair[which]->f);
+    hy_free(b->pair[which]);
+    b->pair[which] = NULL;
+}
+
+hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double *gbs)
+{
+    bench_pair *x = b->pair[which];
+    uint64_t total = bench_total(b, size), posted = 0, done = 0, page = 0, per = OP_BYTES / size;
+    if (b->side == 1)
+        return HY_OK; /* its progress thread does the work */
     hy_fab_range *r = hy_malloc(per * sizeof(*r));
     if (r == NULL)
         return hy_fail(HY_E_NOMEM, "bench: no memory");
@@ -97,8 +149,8 @@ static hy_status move(fb *x, uint64_t size, bool read, double *gbs)
         hy_fab_event ev;
         if (posted < total && posted - done < (uint64_t)OPS * OP_BYTES) {
             for (uint64_t i = 0; i < per; i++, page++)
-                r[i] = (hy_fab_range){x->mr, bench_page(x->b, page, size), &x->key,
-                                      bench_page(x->b, page, size), size};
+                r[i] = (hy_fab_range){x->mr, bench_page(b, page, size), &x->key,
+                                      bench_page(b, page, size), size};
             st = read ? hy_fab_read(x->f, x->peer, r, per, &oo, NULL)
                       : hy_fab_write(x->f, x->peer, r, per, &oo, NULL);
             posted += st == HY_OK ? per * size : 0;
@@ -109,30 +161,12 @@ static hy_status move(fb *x, uint64_t size, bool read, double *gbs)
             done += ev.kind == HY_FAB_EV_DONE && ev.user == BULK ? ev.len : 0;
         }
     }
-    *gbs = (double)total / (bench_now() - t) / 1e9;
+    *gbs = (double)done / (bench_now() - t) / 1e9;
     hy_free(r);
     return st;
 }
 
-static hy_status bulk(fb *x)
-{
-    bench *b = x->b;
-    if (b->side == 1)
-        return bench_sync(b) ? HY_OK : HY_E_PEER; /* its progress thread does the work */
-    for (int s = 0; s < HY_FAB_BENCH_SIZES; s++) {
-        double v[2][16];
-        int n = b->o.repeats < 16 ? b->o.repeats : 16;
-        for (int i = 0; i < n; i++) {
-            HY_TRY(move(x, hy_fab_bench_sizes[s], false, &v[0][i]));
-            HY_TRY(move(x, hy_fab_bench_sizes[s], true, &v[1][i]));
-        }
-        b->r.write[s] = bench_median(v[0], n);
-        b->r.pull[s] = bench_median(v[1], n);
-    }
-    return bench_sync(b) ? HY_OK : HY_E_PEER;
-}
-
-static hy_status recv_msg(fb *x, uint32_t *type)
+static hy_status recv_msg(bench_pair *x, uint32_t *type)
 {
     hy_fab_event ev;
     for (;;) {
@@ -149,7 +183,7 @@ static hy_status recv_msg(fb *x, uint32_t *type)
 
 enum { PING = 2, LAST = 3 };
 
-static hy_status echo(fb *x)
+static hy_status echo(bench_pair *x)
 {
     uint32_t type = PING;
     while (type != LAST) {
@@ -160,9 +194,10 @@ static hy_status echo(fb *x)
 }
 
 /* Until enough, or for some seconds where the machine is busy. */
-static hy_status pings(fb *x)
+hy_status bench_pair_pings(bench *b, double *p50, double *p99)
 {
-    if (x->b->side == 1)
+    bench_pair *x = b->pair[BENCH_MAIN];
+    if (b->side == 1)
         return echo(x);
     double *v = hy_malloc(PINGS * sizeof(*v)), begin = bench_now();
     hy_status st = v != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "bench: no memory");
@@ -178,7 +213,7 @@ static hy_status pings(fb *x)
             v[n] = (bench_now() - t) / 2 * 1e6;
     }
     if (st >= 0 && n > 0)
-        bench_percentiles(v, n, &x->b->r.msg_p50_us, &x->b->r.msg_p99_us);
+        bench_percentiles(v, n, p50, p99);
     hy_free(v);
     return st < 0 ? st : HY_OK;
 }
@@ -191,29 +226,19 @@ static double cpu_s(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-static hy_status idle(fb *x)
+/* One pair alone. */
+hy_status bench_idle(bench *b)
 {
+    bench_raw_close(b);
+    bench_pair_close(b, BENCH_OWN);
+    bench_pair_close(b, BENCH_SAME);
+    if (!bench_sync(b))
+        return HY_E_PEER;
     double other, t = cpu_s();
     nanosleep(&(struct timespec){2, 0}, NULL);
     t = (cpu_s() - t) / 2;
-    if (!bench_put(x->b, &t, sizeof(t)) || !bench_get(x->b, &other, sizeof(other)))
+    if (!bench_put(b, &t, sizeof(t)) || !bench_get(b, &other, sizeof(other)))
         return HY_E_PEER;
-    x->b->r.idle_core = t > other ? t : other;
+    b->r.idle_core = t > other ? t : other;
     return HY_OK;
-}
-
-hy_status bench_fabric(bench *b)
-{
-    fb x = {.b = b};
-    hy_status st = open_pair(&x);
-    if (st >= 0)
-        st = bulk(&x);
-    if (st >= 0 && b->o.small)
-        st = pings(&x);
-    if (st >= 0 && b->o.idle)
-        st = idle(&x);
-    if (st >= 0 && !bench_sync(b))
-        st = HY_E_PEER;
-    hy_fab_close(x.f);
-    return st;
 }

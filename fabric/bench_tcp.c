@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PINGS = 20000, WARM = 1000, MOST_S = 3 };
+enum { PINGS = 10000, WARM = 500, MOST_S = 3 };
 
 static int open_pair(bench *b)
 {
@@ -55,23 +55,25 @@ static bool all(int s, char *p, uint64_t n, bool out, bool spin)
     return true;
 }
 
-static bool bulk(bench *b, int s, uint64_t size, bool spin, double *gbs)
+hy_status bench_tcp_bulk(bench *b, uint64_t size, bool spin, double *gbs)
 {
-    uint64_t total = bench_total(b, size);
+    uint64_t total = bench_total(b, size), done = 0;
     char ack = 0;
+    bool ok = true;
     double t = bench_now();
-    for (uint64_t done = 0, page = 0; done < total; done += size, page++)
-        if (!all(s, b->pool + bench_page(b, page, size), size, b->side == 0, spin && b->side == 1))
-            return false;
-    if (!all(s, &ack, 1, b->side == 1, false)) /* the last byte is there */
-        return false;
-    *gbs = (double)total / (bench_now() - t) / 1e9;
-    return true;
+    for (uint64_t page = 0; ok && done < total; done += size, page++)
+        ok = all(b->tcp, b->pool + bench_page(b, page, size), size, b->side == 0,
+                 spin && b->side == 1);
+    if (!ok || !all(b->tcp, &ack, 1, b->side == 1, false)) /* the last byte is there */
+        return hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
+    *gbs = (double)done / (bench_now() - t) / 1e9;
+    return HY_OK;
 }
 
 /* Until enough, or for some seconds where the machine is busy; a negative time ends it. */
-static bool pings(bench *b, int s)
+hy_status bench_tcp_pings(bench *b, double *p50, double *p99)
 {
+    int s = b->tcp;
     double *v = hy_malloc(PINGS * sizeof(*v)), begin = bench_now(), t = 0;
     bool ok = v != NULL;
     int n = -WARM;
@@ -86,26 +88,20 @@ static bool pings(bench *b, int s)
             v[n] = (bench_now() - t) / 2 * 1e6;
     }
     if (ok && n > 1)
-        bench_percentiles(v, n - 1, &b->r.tcp_p50_us, &b->r.tcp_p99_us);
+        bench_percentiles(v, n - 1, p50, p99);
     hy_free(v);
-    return ok;
+    return ok ? HY_OK : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
 }
 
-hy_status bench_tcp(bench *b)
+hy_status bench_tcp_open(bench *b)
 {
-    int s = open_pair(b), n = b->o.repeats < 16 ? b->o.repeats : 16;
-    bool ok = s >= 0;
-    for (int z = 0; z < HY_FAB_BENCH_SIZES && ok; z++) {
-        double v[2][16];
-        for (int i = 0; i < n && ok; i++)
-            ok = bulk(b, s, hy_fab_bench_sizes[z], false, &v[0][i]) &&
-                 bulk(b, s, hy_fab_bench_sizes[z], true, &v[1][i]);
-        b->r.tcp_block[z] = ok ? bench_median(v[0], n) : 0;
-        b->r.tcp_spin[z] = ok ? bench_median(v[1], n) : 0;
-    }
-    if (ok && b->o.small)
-        ok = pings(b, s);
-    if (s >= 0)
-        close(s);
-    return ok ? HY_OK : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
+    b->tcp = open_pair(b);
+    return b->tcp >= 0 ? HY_OK : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
+}
+
+void bench_tcp_close(bench *b)
+{
+    if (b->tcp >= 0)
+        close(b->tcp);
+    b->tcp = -1;
 }

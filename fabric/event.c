@@ -97,7 +97,7 @@ size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n)
     if (got > 0 || f->stage != NULL || pthread_mutex_trylock(&f->lock) != 0)
         return got;
     uint64_t next;
-    int hot;
+    bool hot;
     hy_fab__pass(f, &next, &hot);
     hy_fab__unlock(f);
     return take(f, ev, n);

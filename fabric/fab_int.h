@@ -22,7 +22,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { FAB_LAND = 4 /* access: bytes may land in it */ };
+enum { FAB_LAND = 4 /* access: bytes may land in it */, FAB_DEVICE = 8 /* not host memory */ };
 enum { FAB_SEGS = 16, FAB_CTX = 128, FAB_OPS_HASH = 4096, HY_FAB_WINDOW = 256 /* messages */ };
 
 typedef struct fab_link fab_link;
@@ -50,8 +50,10 @@ typedef struct fab_ct_ops {
     bool (*frozen)(void *ct, uint64_t now, uint64_t *until);
     /* Sleep; quiet: only wake ends it, traffic does not (somebody else polls). */
     void (*wait)(void *ct, uint64_t until_ns, bool quiet);
-    void (*wake)(void *ct);                     /* any thread */
-    int (*take_fd)(void *ct, fab_conn *c);      /* give the socket away; -1: not a socket */
+    void (*wake)(void *ct);                /* any thread */
+    int (*take_fd)(void *ct, fab_conn *c); /* give the socket away; -1: not a socket */
+    /* This end's address as a sockaddr of at most cap bytes; 0: it has none. May be NULL. */
+    size_t (*local)(void *ct, fab_conn *c, void *sockaddr, size_t cap);
     void (*destroy)(void *ct, hy_stage *stage); /* stage: ran the endpoint; may be NULL */
 } fab_ct_ops;
 
@@ -73,6 +75,9 @@ typedef struct fab_dp_ops {
     /* HY_OK, HY_AGAIN (no room now), or a failure of the link. */
     hy_status (*post)(void *dpl, fab_piece *p);
     bool (*progress)(void *dpl, uint64_t now);
+    /* By the peer's wish, bytes may be on their way into or out of this memory, and would go on
+     * after its deregistration. NULL: never. */
+    bool (*uses)(void *dpl, const hy_fab_mr *mr);
 } fab_dp_ops;
 
 struct hy_fab_mr {
@@ -100,9 +105,9 @@ struct fab_piece {
     fab_op *op;
     fab_link *link; /* where it was posted; NULL for a pull */
     fab_piece *prev, *next;
-    uint64_t id; /* pulls: names it on the wire */
-    bool read, pull;
-    uint64_t lost_link; /* pulls: the owner's link that died under it */
+    uint64_t id;           /* pulls: names it on the wire */
+    bool read, pull, same; /* same: by process_vm_readv of the target */
+    uint64_t lost_link;    /* pulls: the owner's link that died under it */
     int n_segs;
     uint64_t len;
     uint32_t first; /* pulls: from byte skip of range first on */
@@ -198,7 +203,7 @@ struct fab_link {
     hy_buf rx;
     uint64_t deadline, last_rx, last_tx, last_done, announced_at;
     uint64_t bytes_out;
-    uint32_t n_out;
+    uint32_t n_out, n_dp; /* pieces in flight; those on the data path, the others by same.c */
     fab_piece *pieces;
     bool we_announce, they_announce, broken;
     int max_segs; /* ranges of one piece; a data path may lower it */
@@ -211,6 +216,13 @@ struct fab_link {
     uint64_t idle_since;
     char addr[80];              /* dialled */
     char want[HY_FAB_NODE_MAX]; /* dialled: who shall answer; "": anybody */
+    struct {
+        bool rx, tx; /* the peer's memory can be read from here; ours from there */
+        uint32_t pid, n_in;
+        uint64_t addr;
+        uint8_t nonce[16]; /* lies at addr of process pid as long as that is the peer */
+        struct fab_same_in *head, *tail;
+    } same;
 };
 
 struct hy_fab {
@@ -218,8 +230,7 @@ struct hy_fab {
     char node[HY_FAB_NODE_MAX];
     uint64_t epoch;
     uint8_t secret[64];
-    pthread_mutex_t lock;
-    _Atomic int waiters;
+    pthread_mutex_t turn, lock; /* turn: who waits for the lock next, so that nobody starves */
     hy_clock *clock;
     hy_rng rng;
     const fab_ct_ops *ct;
@@ -232,6 +243,10 @@ struct hy_fab {
         void *rail;
     } rail[HY_FAB_RAILS_MAX];
     void *own_rail;
+    struct {
+        uint64_t host;     /* machine and user; 0: no same-node path */
+        uint8_t nonce[16]; /* a peer that reads it here is on this machine */
+    } same;
     fab_peer *peers;
     uint32_t peers_gen, n_slots; /* slots ever used: loops end there */
     fab_link *links;
@@ -270,10 +285,9 @@ void hy_fab__lock(hy_fab *f);
 void hy_fab__unlock(hy_fab *f);
 /* After something was started: let the thread look at it. */
 void hy_fab__kick(hy_fab *f);
-/* One pass; true when something happened. *next: when to come again. *hot: 1: something is in
- * flight, 2: a peer has announced data.
- */
-bool hy_fab__pass(hy_fab *f, uint64_t *next, int *hot);
+/* One pass; true when something happened. *next: when to come again. *hot: bytes may move that
+ * only polling moves: in flight, or announced by a peer. */
+bool hy_fab__pass(hy_fab *f, uint64_t *next, bool *hot);
 hy_status hy_fab__drive_start(hy_fab *f);
 void hy_fab__drive_stop(hy_fab *f);
 
@@ -293,7 +307,7 @@ hy_status hy_fab__frame(fab_link *l, fab_kind kind, const void *a, size_t na, co
 /* Close it at the end of the pass: safe in callbacks of its connection and data path. */
 void hy_fab__break(fab_link *l, hy_status st, const char *why);
 void hy_fab__bad(fab_link *l, hy_status st); /* what came over it is malformed: counted, broken */
-bool hy_fab__links_progress(hy_fab *f, uint64_t now, int *hot);
+bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot);
 void hy_fab__links_timers(hy_fab *f, uint64_t now); /* lowers next_timers */
 void hy_fab__links_reap(hy_fab *f);
 /* auth.c: handshake frames */
@@ -331,6 +345,7 @@ void hy_fab__op_end(hy_fab *f, fab_op *op); /* its event, then gone */
 void hy_fab__op_check(hy_fab *f, fab_op *op);
 void hy_fab__op_free(hy_fab *f, fab_op *op);
 void hy_fab__ops_timers(hy_fab *f, fab_peer *p, uint64_t now);
+void hy_fab__op_fence(hy_fab *f, fab_op *op); /* breaks the links that carry it */
 /* piece.c */
 bool hy_fab__post(hy_fab *f, fab_peer *p, uint64_t now);
 void hy_fab__piece_done(fab_piece *p, hy_status st);
@@ -346,6 +361,19 @@ void hy_fab__pull_serve(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__pull_stop(hy_fab *f, fab_peer *p, uint64_t id);
 void hy_fab__pull_answer(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__serve_end(hy_fab *f, fab_op *op);
+
+/* same.c */
+void hy_fab__same_open(hy_fab *f);
+void hy_fab__same_offer(const fab_link *l, uint8_t out[FAB_SAME_LEN]);
+/* What the peer has offered: tries to read it. */
+void hy_fab__same_meet(fab_link *l, const uint8_t in[FAB_SAME_LEN]);
+bool hy_fab__same_fits(const fab_link *l, const fab_piece *p);
+hy_status hy_fab__same_post(fab_link *l, fab_piece *p);
+void hy_fab__same_frame(fab_link *l, fab_kind kind, const uint8_t *p, size_t n);
+bool hy_fab__same_progress(fab_link *l);
+void hy_fab__same_close(fab_link *l);
+/* The name of the path that a link's data takes. */
+const char *hy_fab__path(const fab_link *l);
 
 /* mr.c */
 hy_fab_mr *hy_fab__mr_find(hy_fab *f, uint64_t id);

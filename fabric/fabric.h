@@ -26,7 +26,7 @@
 #include "core/base/span.h"
 
 enum {
-    HY_FAB_PROTO = 1,          /* version of the wire protocol; others are refused by name */
+    HY_FAB_PROTO = 2,          /* version of the wire protocol; others are refused by name */
     HY_FAB_NODE_MAX = 64,      /* bytes of a node id, with its NUL */
     HY_FAB_RAILS_MAX = 8,      /* addresses of a node */
     HY_FAB_MSG_MAX = 65536,    /* bytes of one message */
@@ -65,7 +65,8 @@ typedef struct hy_fab_opts {
     uint32_t max_ops; /* started and not yet polled: more are refused (HY_AGAIN) */
     uint32_t max_peers;
     hy_fab_pull pull;
-    bool strict; /* impose EFA's rules: completions out of order, one remote range per write */
+    bool strict;    /* impose EFA's rules: completions out of order, one remote range per write */
+    bool same_node; /* writes between processes of one user on one host go by process_vm_readv */
     void (*notify)(void *arg); /* events are there: wake the one who polls; must not call fabric */
     void *notify_arg;
 } hy_fab_opts;
@@ -91,8 +92,11 @@ void hy_fab_info_get(hy_fab *f, hy_fab_info *out);
  * it (HY_E_UNSUPPORTED: stage through host memory). */
 enum { HY_FAB_REMOTE_READ = 1, HY_FAB_REMOTE_WRITE = 2 };
 hy_status hy_fab_reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **out);
-/* HY_E_BUSY while own operations use it. What a peer may still write must be fenced before. */
+/* HY_E_BUSY while own operations use it, or while a peer's may be landing in it. */
 hy_status hy_fab_dereg(hy_fab *f, hy_fab_mr *mr);
+/* Does not wait for them: own operations on it are stopped (their events follow), links over which
+ * a peer's may be landing are closed. HY_OK: nothing of fabric touches the memory any more. */
+hy_status hy_fab_dereg_now(hy_fab *f, hy_fab_mr *mr);
 uint64_t hy_fab_mr_len(const hy_fab_mr *mr);
 
 /* A key: what a peer needs to read and write a registered memory. Send it in a message. */
@@ -145,7 +149,7 @@ hy_status hy_fab_connect(hy_fab *f, const char *addrs, const char *node, uint64_
 /* Ends all its operations, then EV_DOWN. */
 void hy_fab_disconnect(hy_fab *f, hy_fab_peer peer);
 bool hy_fab_peer_is_up(hy_fab *f, hy_fab_peer peer);
-/* "net over 127.0.0.1:40000, own over ..." */
+/* "net on rail 0 to 0, same node, process_vm on rail 1 to 1" */
 hy_status hy_fab_peer_path(hy_fab *f, hy_fab_peer peer, hy_buf *out);
 
 /* One stretch of local memory and one of the peer's; pieces next to each other are joined. */
@@ -183,6 +187,7 @@ typedef struct hy_fab_stats {
     uint64_t retried_pieces, unknown_writes, timeouts,
         late; /* late: completions nobody waits for */
     uint64_t spins, sleeps;
+    uint64_t same_node; /* bytes taken from a peer by process_vm_readv */
     uint32_t peers_up, ops_open, links_up;
 } hy_fab_stats;
 void hy_fab_stats_get(hy_fab *f, hy_fab_stats *out);

@@ -169,6 +169,8 @@ static void take_frame(fab_link *l, const fab_head *h, const uint8_t *p)
         l->they_announce = p[0] != 0;
     else if (h->kind == FAB_BYE)
         hy_fab__break(l, HY_E_PEER, "it said goodbye");
+    else if (h->kind >= FAB_SAME)
+        hy_fab__same_frame(l, h->kind, p, h->len);
     else if (h->kind != FAB_PING)
         hy_fab__bad(l, hy_fail(HY_E_FORMAT, "malformed frame of kind %d", h->kind));
 }
@@ -225,6 +227,7 @@ void hy_fab__link_close(fab_link *l, hy_status st, const char *why)
     if (l->state == LINK_DEAD)
         return;
     bool was_up = l->state == LINK_UP;
+    const char *path = hy_fab__path(l);
     char text[96]; /* why may lie in the link */
     snprintf(text, sizeof(text), "%s", why);
     l->state = LINK_DEAD;
@@ -236,12 +239,13 @@ void hy_fab__link_close(fab_link *l, hy_status st, const char *why)
     if (l->dpl != NULL)
         l->dp->link_close(l->dpl); /* the fence */
     l->dpl = NULL;
+    hy_fab__same_close(l);
     if (was_up) {
         f->stats.links_up--;
         f->stats.links_lost += !f->closing;
         if (!f->closing)
             hy_info("fabric", "%s: link to %s over rail %d (%s) closed: %s", f->node, l->peer->node,
-                    l->rail, l->dp->name, text);
+                    l->rail, path, text);
     }
     hy_fab__link_lost_pieces(l);
     if (l->connect_op != 0)
@@ -273,7 +277,7 @@ void hy_fab__links_reap(hy_fab *f)
 static void announce(fab_link *l, uint64_t now)
 {
     /* also when nothing could be posted yet: a provider connects by both sides' polling */
-    bool want = l->n_out > 0 || l->again_since != 0;
+    bool want = l->n_dp > 0 || l->again_since != 0;
     if (want) {
         l->idle_since = 0;
     } else if (l->we_announce) {
@@ -289,7 +293,7 @@ static void announce(fab_link *l, uint64_t now)
     hy_fab__frame(l, FAB_ANNOUNCE, &on, 1, NULL, 0);
 }
 
-bool hy_fab__links_progress(hy_fab *f, uint64_t now, int *hot)
+bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot)
 {
     bool moved = false;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
@@ -297,8 +301,10 @@ bool hy_fab__links_progress(hy_fab *f, uint64_t now, int *hot)
             continue;
         if (l->again_since != 0 && l->peer->n_queued == 0)
             l->again_since = 0;
-        if (l->n_out > 0 || l->they_announce || l->busy || l->again_since != 0) {
-            *hot |= l->they_announce ? 2 : 1;
+        if (l->same.head != NULL)
+            moved |= hy_fab__same_progress(l);
+        if (l->n_dp > 0 || l->they_announce || l->busy || l->again_since != 0) {
+            *hot = true;
             moved |= l->dp->progress(l->dpl, now);
         }
         announce(l, now);

@@ -31,7 +31,8 @@ static hy_status reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **o
     mr->f = f;
     mr->span = *s;
     mr->access = (access & (HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE)) |
-                 (s->mem == HY_MEM_FILE ? 0 : (unsigned)FAB_LAND);
+                 (s->mem == HY_MEM_FILE ? 0 : (unsigned)FAB_LAND) |
+                 (s->mem == HY_MEM_DEVICE ? (unsigned)FAB_DEVICE : 0);
     mr->token = hy_rng_u64(&f->rng);
     for (int i = 0; i < f->n_rails; i++) {
         hy_status st = f->rail[i].dp->reg(f->rail[i].rail, s, mr->access, mr->token,
@@ -60,20 +61,73 @@ hy_status hy_fab_reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **o
     return st;
 }
 
+static bool peer_uses(const fab_link *l, const hy_fab_mr *mr)
+{
+    return l->state == LINK_UP && l->dp->uses != NULL && l->dp->uses(l->dpl, mr);
+}
+
+static hy_status dereg(hy_fab *f, hy_fab_mr *mr)
+{
+    if (mr->users > 0)
+        return hy_fail(HY_E_BUSY, "deregister memory: %u ranges of operations use it", mr->users);
+    for (const fab_link *l = f->links; l != NULL; l = l->next)
+        if (peer_uses(l, mr))
+            return hy_fail(HY_E_BUSY, "deregister memory: %s may be using it", l->peer->node);
+    hy_fab_mr **at = &f->mrs;
+    while (*at != mr)
+        at = &(*at)->next;
+    *at = mr->next;
+    release(f, mr);
+    return HY_OK;
+}
+
 hy_status hy_fab_dereg(hy_fab *f, hy_fab_mr *mr)
 {
     hy_fab__lock(f);
-    hy_status st = HY_OK;
-    if (mr->users > 0) {
-        st = hy_fail(HY_E_BUSY, "deregister memory: %u ranges of operations use it", mr->users);
-    } else {
-        hy_fab_mr **at = &f->mrs;
-        while (*at != mr)
-            at = &(*at)->next;
-        *at = mr->next;
-        release(f, mr);
-    }
+    hy_status st = dereg(f, mr);
     hy_fab__unlock(f);
+    return st;
+}
+
+static bool op_uses(const fab_op *op, const hy_fab_mr *mr)
+{
+    for (uint32_t i = 0; i < op->n_ranges; i++)
+        if (op->ranges[i].mr == mr)
+            return true;
+    return false;
+}
+
+/* Ends one operation that uses the memory; true: there may be more. */
+static bool stop_one(hy_fab *f, const hy_fab_mr *mr)
+{
+    for (uint32_t i = 0; i < f->n_slots; i++)
+        for (fab_op *op = f->peers[i].used ? f->peers[i].ops : NULL; op != NULL; op = op->next) {
+            if (!op_uses(op, mr))
+                continue;
+            uint64_t id = op->id;
+            hy_fab__op_stop(f, op, HY_E_ABORTED);
+            op = hy_fab__op_find(f, id);
+            if (op != NULL) { /* it has pieces under way */
+                hy_fab__op_fence(f, op);
+                hy_fab__links_reap(f);
+            }
+            return hy_fab__op_find(f, id) == NULL;
+        }
+    return false;
+}
+
+hy_status hy_fab_dereg_now(hy_fab *f, hy_fab_mr *mr)
+{
+    hy_fab__lock(f);
+    while (stop_one(f, mr))
+        ;
+    for (fab_link *l = f->links; l != NULL; l = l->next)
+        if (peer_uses(l, mr))
+            hy_fab__break(l, HY_E_ABORTED, "closed to fence memory that is deregistered");
+    hy_fab__links_reap(f);
+    hy_status st = dereg(f, mr);
+    hy_fab__unlock(f);
+    hy_fab__kick(f);
     return st;
 }
 

@@ -211,7 +211,7 @@ void hy_fab__op_stop(hy_fab *f, fab_op *op, hy_status st)
 }
 
 /* It does not drain: the links that carry its pieces are closed, which is a fence in any case. */
-static void fence(hy_fab *f, fab_op *op)
+void hy_fab__op_fence(hy_fab *f, fab_op *op)
 {
     for (fab_link *l = f->links; l != NULL; l = l->next) {
         if (l->peer != op->peer || l->state != LINK_UP)
@@ -230,7 +230,7 @@ void hy_fab__ops_timers(hy_fab *f, fab_peer *p, uint64_t now)
         next = op->next;
         if (op->status < 0) {
             if (op->grace != 0 && now >= op->grace)
-                fence(f, op);
+                hy_fab__op_fence(f, op);
             else if (op->grace != 0)
                 hy_fab__timer(f, op->grace);
         } else if (now >= op->deadline) {
@@ -303,7 +303,7 @@ static bool pull_wanted(const hy_fab *f, const fab_peer *p)
 {
     if (f->o.pull != HY_FAB_PULL_AUTO)
         return f->o.pull == HY_FAB_PULL_WRITE;
-    return p->primary == NULL || p->primary->pull_by_write;
+    return p->primary == NULL || p->primary->pull_by_write || p->primary->same.rx;
 }
 
 static hy_status start(hy_fab *f, hy_fab_peer peer, fab_op_kind kind, const hy_fab_range *r,

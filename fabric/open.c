@@ -22,6 +22,7 @@ void hy_fab_opts_init(hy_fab_opts *o)
                        .grace_ns = 500 * HY_MS,
                        .piece_bytes = 1 << 20,
                        .window_bytes = 8 << 20,
+                       .same_node = true,
                        .max_ops = 4096,
                        .max_peers = 256};
 }
@@ -124,6 +125,7 @@ static hy_status init(hy_fab *f, const hy_fab_opts *o)
         hy_sha256(o->secret, o->secret_len, f->secret);
     else
         memcpy(f->secret, o->secret, o->secret_len);
+    pthread_mutex_init(&f->turn, NULL);
     pthread_mutex_init(&f->lock, NULL);
     pthread_mutex_init(&f->ev_lock, NULL);
     pthread_condattr_t ca;
@@ -135,6 +137,7 @@ static hy_status init(hy_fab *f, const hy_fab_opts *o)
     hy_rng_init(&f->rng, o->runtime != NULL && o->epoch != 0 ? o->epoch : hy_rng_entropy());
     f->epoch = o->epoch != 0 ? o->epoch : hy_rng_u64(&f->rng) | 1;
     f->n_rails = o->n_addrs;
+    hy_fab__same_open(f);
     f->peers = hy_calloc(o->max_peers, sizeof(*f->peers));
     if (f->peers == NULL)
         return hy_fail(HY_E_NOMEM, "fabric: no memory for %u peers", o->max_peers);
@@ -210,6 +213,7 @@ void hy_fab_close(hy_fab *f)
     }
     hy_free(f->ev);
     hy_free(f->peers);
+    pthread_mutex_destroy(&f->turn);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->ev_lock);
     pthread_cond_destroy(&f->ev_cond);

@@ -520,6 +520,18 @@ static bool progress(void *dpl, uint64_t now)
     return moved;
 }
 
+static bool uses(void *dpl, const hy_fab_mr *mr)
+{
+    const own_dpl *d = dpl;
+    bool yes = false;
+    for (int i = 0; i < d->n_segs && d->counted; i++)
+        yes |= d->seg[i].mr == mr;
+    for (const own_out *o = d->head; o != NULL; o = o->next)
+        for (int i = 0; i < o->n_segs; i++)
+            yes |= o->seg[i].mr == mr;
+    return yes;
+}
+
 const fab_dp_ops hy_fab__own_dp = {
     .name = "own",
     .max_segs = FAB_SEGS,
@@ -533,4 +545,5 @@ const fab_dp_ops hy_fab__own_dp = {
     .link_close = link_close,
     .post = post,
     .progress = progress,
+    .uses = uses,
 };

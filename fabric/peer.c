@@ -107,7 +107,9 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
     f->stats.links_up++;
     hy_fab__timer(f, 0);
     hy_info("fabric", "%s: link to %s over rail %d to %d: %s", f->node, p->node, l->rail, l->rrail,
-            l->dp->name == hy_fab__own_dp.name ? "own TCP" : f->rail[l->rail].provider);
+            l->same.rx                 ? "same node, process_vm"
+            : l->dp == &hy_fab__own_dp ? "own TCP"
+                                       : f->rail[l->rail].provider);
     if (!p->up) {
         p->up = true;
         f->stats.peers_up++;
@@ -335,9 +337,7 @@ hy_status hy_fab_peer_path(hy_fab *f, hy_fab_peer peer, hy_buf *out)
     for (fab_link *l = f->links; p != NULL && l != NULL; l = l->next) {
         if (l->peer != p || l->state != LINK_UP)
             continue;
-        hy_buf_printf(out, "%s%s on rail %d to %d", sep,
-                      l->dp == &hy_fab__own_dp ? "own TCP" : f->rail[l->rail].provider, l->rail,
-                      l->rrail);
+        hy_buf_printf(out, "%s%s on rail %d to %d", sep, hy_fab__path(l), l->rail, l->rrail);
         sep = ", ";
     }
     hy_fab__unlock(f);

@@ -42,6 +42,7 @@ static void enlist(fab_link *l, fab_piece *p)
         l->pieces->prev = p;
     l->pieces = p;
     l->n_out++;
+    l->n_dp += !p->same;
     l->bytes_out += p->len;
     p->op->n_out++;
 }
@@ -56,6 +57,7 @@ static void delist(fab_piece *p)
     if (p->next != NULL)
         p->next->prev = p->prev;
     l->n_out--;
+    l->n_dp -= !p->same;
     l->bytes_out -= p->len;
     p->op->n_out--;
     p->link = NULL;
@@ -105,22 +107,23 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
         return HY_AGAIN;
     if (p != NULL) {
         op->redo = p->next;
-        if (fit(f, op, p, l->max_segs) != HY_OK) {
-            p->next = op->redo;
-            op->redo = p;
-            return HY_AGAIN;
-        }
     } else {
         p = hy_fab__piece_new(f, op);
         if (p == NULL)
             return HY_AGAIN;
         p->read = op->kind == FAB_READ;
-        hy_fab__op_cut(op, p, f->o.piece_bytes, l->max_segs);
+        hy_fab__op_cut(op, p, f->o.piece_bytes, l->same.tx ? FAB_SEGS : l->max_segs);
+    }
+    p->same = hy_fab__same_fits(l, p);
+    if (fit(f, op, p, p->same ? FAB_SEGS : l->max_segs) != HY_OK) {
+        p->next = op->redo;
+        op->redo = p;
+        return HY_AGAIN;
     }
     enlist(l, p);
     if (op->cur == op->n_ranges && op->redo == NULL)
         hy_fab__op_queue(op, false);
-    hy_status st = l->dp->post(l->dpl, p);
+    hy_status st = p->same ? hy_fab__same_post(l, p) : l->dp->post(l->dpl, p);
     if (st == HY_OK) {
         l->again_since = 0;
         if (l->n_out == 1)

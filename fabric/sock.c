@@ -476,6 +476,13 @@ static int sock_take_fd(void *ct, fab_conn *conn)
     return fd;
 }
 
+static size_t sock_local(void *ct, fab_conn *conn, void *out, size_t cap)
+{
+    (void)ct;
+    socklen_t len = (socklen_t)cap;
+    return getsockname(((sock_conn *)conn)->fd, out, &len) == 0 && len <= cap ? len : 0;
+}
+
 static void sock_destroy(void *ct, hy_stage *stage)
 {
     sock *s = ct;
@@ -507,5 +514,6 @@ const fab_ct_ops hy_fab__sock_ops = {
     .wait = sock_wait,
     .wake = sock_wake,
     .take_fd = sock_take_fd,
+    .local = sock_local,
     .destroy = sock_destroy,
 };

@@ -55,7 +55,7 @@ hy_status hy_fab__head_get(const uint8_t *in, size_t n, uint32_t max, fab_head *
                   .sum = fab_get32(in + 12),
                   .delivered = fab_get64(in + 16),
                   .consumed = fab_get64(in + 24)};
-    if (in[5] < FAB_HELLO || in[5] > FAB_DATA || in[6] != 0 || in[7] != 0)
+    if (in[5] < FAB_HELLO || in[5] >= FAB_KIND_END || in[6] != 0 || in[7] != 0)
         return hy_fail(HY_E_FORMAT, "unknown frame kind %d", in[5]);
     if (h.len > max)
         return hy_fail(HY_E_FORMAT, "frame of %u bytes, at most %u here", h.len, max);

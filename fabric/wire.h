@@ -21,6 +21,7 @@ enum {
     FAB_SHAKE_MAX = 1024,                /* payload before authentication */
     FAB_BLOB_MAX = 256,
     FAB_MSG_FIXED = 24, /* seq u64, sub u32, type u32, num u64 */
+    FAB_SAME_LEN = 37,  /* host u64, pid u32, address u64, 16 bytes that lie there, verdict u8 */
 };
 
 typedef enum fab_kind {
@@ -30,10 +31,14 @@ typedef enum fab_kind {
     FAB_READY,     /* <- data path address */
     FAB_REFUSE,    /* why, as text */
     FAB_PING,
-    FAB_MSG,      /* sequenced: see fab_sub */
-    FAB_ANNOUNCE, /* u8: data is (not) on its way to you: poll your data path */
-    FAB_BYE,      /* this epoch ends */
-    FAB_DATA,     /* first frame of own data connection: link id, proof */
+    FAB_MSG,        /* sequenced: see fab_sub */
+    FAB_ANNOUNCE,   /* u8: data is (not) on its way to you: poll your data path */
+    FAB_BYE,        /* this epoch ends */
+    FAB_DATA,       /* first frame of own data connection: link id, proof */
+    FAB_SAME,       /* u8: your memory can (not) be read from here: same.c */
+    FAB_SAME_WRITE, /* where a piece lies and where it goes */
+    FAB_SAME_DONE,  /* pieces that are applied here */
+    FAB_KIND_END,
 } fab_kind;
 
 typedef enum fab_sub {

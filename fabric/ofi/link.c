@@ -6,24 +6,70 @@
  */
 #include "fabric/ofi/ofi_int.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MOVED_NS (2 * HY_US)
+
+/* On a rail of all interfaces each endpoint is bound to the address that the peer has reached, for
+ * that is what the peer is told. */
+static hy_status open_ep(ofi_link *l, int *rc)
+{
+    ofi_rail *r = l->r;
+    const fab_ct_ops *ct = r->f->ct;
+    struct sockaddr_storage ss;
+    size_t n = 0;
+    if (!r->any_addr || l->link == NULL || l->link->conn == NULL || ct->local == NULL) {
+        *rc = fi_endpoint(l->domain, r->info, &l->ep, NULL);
+        return HY_OK;
+    }
+    n = ct->local(r->f->ctx, l->link->conn, &ss, sizeof(ss));
+    struct fi_info *info = n > 0 ? fi_dupinfo(r->info) : NULL;
+    void *addr = info != NULL ? malloc(n) : NULL;
+    if (addr == NULL) {
+        fi_freeinfo(info);
+        return hy_fail(HY_E_SYS, "%s: no address of this end of the link", r->name);
+    }
+    if (ss.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&ss)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)&ss)->sin_port = 0;
+    memcpy(addr, &ss, n);
+    free(info->src_addr); /* libfabric's, from malloc */
+    info->src_addr = addr;
+    info->src_addrlen = n;
+    *rc = fi_endpoint(l->domain, info, &l->ep, NULL);
+    fi_freeinfo(info);
+    return HY_OK;
+}
 
 static hy_status open_parts(ofi_link *l)
 {
     ofi_rail *r = l->r;
     struct fi_av_attr aa = {.type = FI_AV_TABLE, .count = 1};
     struct fi_cq_attr ca = {.size = 512, .format = FI_CQ_FORMAT_CONTEXT, .wait_obj = FI_WAIT_NONE};
-    const char *what = "fi_av_open";
-    int rc = fi_av_open(r->domain, &aa, &l->av, NULL);
+    const char *what = "fi_domain";
+    int rc = 0;
+    l->domain = r->domain;
+    if (r->per_link) {
+        l->domain = NULL;
+        rc = fi_domain(r->fabric, r->info, &l->domain, NULL);
+        if (rc == 0)
+            HY_TRY(ofi_share(l));
+    }
+    if (rc == 0) {
+        what = "fi_av_open";
+        rc = fi_av_open(l->domain, &aa, &l->av, NULL);
+    }
     if (rc == 0) {
         what = "fi_cq_open";
-        rc = fi_cq_open(r->domain, &ca, &l->cq, NULL);
+        rc = fi_cq_open(l->domain, &ca, &l->cq, NULL);
     }
     if (rc == 0) {
         what = "fi_endpoint";
-        rc = fi_endpoint(r->domain, r->info, &l->ep, NULL);
+        HY_TRY(open_ep(l, &rc));
     }
     if (rc == 0) {
         what = "fi_ep_bind";
@@ -57,7 +103,7 @@ hy_status ofi_link_open(void *rail, fab_link *link, void **out, void *blob, size
         return st;
     }
     link->max_segs = link->dp->max_segs < r->max_segs ? link->dp->max_segs : r->max_segs;
-    link->pull_by_write = strcmp(r->name, "net") == 0 || strcmp(r->name, "tcp") == 0;
+    link->pull_by_write = r->per_link; /* native TCP */
     *out = l;
     return HY_OK;
 }
@@ -96,6 +142,10 @@ void ofi_link_close(void *dpl)
         fi_close(&l->cq->fid);
     if (l->av != NULL)
         fi_close(&l->av->fid);
+    if (l->r->per_link && l->domain != NULL) {
+        ofi_unshare(l);
+        fi_close(&l->domain->fid);
+    }
     hy_free(l);
 }
 
@@ -171,10 +221,21 @@ static bool progress(void *dpl, uint64_t now)
     ofi_link *l = dpl;
     fab_piece *done[OFI_STASH];
     (void)now;
+    uint64_t t = hy_fab__now(l->r->f);
     int n = ofi_completions(l, done, OFI_STASH);
+    /* a target has no completions: that its provider has moved bytes shows by the time it took */
+    bool moved = n != 0 || hy_fab__now(l->r->f) - t > MOVED_NS;
     for (int i = 0; i < n; i++)
         hy_fab__piece_done(done[i], HY_OK);
-    return n != 0;
+    return moved;
+}
+
+/* Once begun, a software provider goes on copying whatever is deregistered meanwhile. */
+bool ofi_uses(void *dpl, const hy_fab_mr *mr)
+{
+    const ofi_link *l = dpl;
+    (void)mr;
+    return l->link->they_announce || l->link->n_dp > 0;
 }
 
 const fab_dp_ops hy_fab__ofi_dp = {
@@ -189,4 +250,5 @@ const fab_dp_ops hy_fab__ofi_dp = {
     .link_close = ofi_link_close,
     .post = ofi_post,
     .progress = progress,
+    .uses = ofi_uses,
 };

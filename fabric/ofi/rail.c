@@ -6,8 +6,33 @@
  */
 #include "fabric/ofi/ofi_int.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+/* What libfabric reads from the environment at its first call; the site's own values stay.
+ * - An endpoint here has one peer. Sized for the default of 256 or more, a queue of verbs;ofi_rxm
+ *   is larger than small devices have (fi_enable: EINVAL) and megabytes per link on others.
+ * - Cached registrations of verbs stay valid after they are closed: a key must die with its memory.
+ * And the soft limit of locked memory goes up to the hard one. */
+static void set_defaults(void)
+{
+    struct rlimit l;
+    setenv("FI_UNIVERSE_SIZE", "16", 0);
+    setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
+    if (getrlimit(RLIMIT_MEMLOCK, &l) == 0 && l.rlim_cur != l.rlim_max) {
+        l.rlim_cur = l.rlim_max;
+        (void)setrlimit(RLIMIT_MEMLOCK, &l);
+    }
+}
+
+#ifdef FI_MR_DMABUF
+#define DEVICE_PATH "registered by dmabuf"
+#else
+#define DEVICE_PATH "staged through host memory (this libfabric has no dmabuf)"
+#endif
 
 /* Our name to libfabric's, which depends on its version (research: native RDM over TCP is `net` in
  * 1.17 and `tcp` from 1.18 on; there `tcp` of 1.17 is an older layer that ofi_rxm sits on). */
@@ -74,6 +99,11 @@ static hy_status open_domain(ofi_rail *r, const char *real, const char *host)
     size_t iov = r->info->tx_attr->iov_limit, rma = r->info->tx_attr->rma_iov_limit;
     size_t segs = iov < rma ? iov : rma;
     r->max_segs = segs < 1 ? 1 : segs > FAB_SEGS ? FAB_SEGS : (int)segs;
+    size_t most = r->info->ep_attr->max_msg_size;
+    if (r->f->o.piece_bytes > most) {
+        hy_warn("fabric", "%s moves at most %zu bytes at once: pieces are cut to that", real, most);
+        r->f->o.piece_bytes = most;
+    }
     if ((rc = fi_fabric(r->info->fabric_attr, &r->fabric, NULL)) != 0)
         return hy_fail(HY_E_SYS, "%s: fi_fabric: %s", real, fi_strerror(-rc));
     if ((rc = fi_domain(r->fabric, r->info, &r->domain, NULL)) != 0)
@@ -83,7 +113,9 @@ static hy_status open_domain(ofi_rail *r, const char *real, const char *host)
 
 hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provider, void **out)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *real = real_name(provider);
+    pthread_once(&once, set_defaults);
     if (strcmp(provider, "sockets") == 0 || strcmp(provider, "udp") == 0)
         return hy_fail(HY_E_UNSUPPORTED, "%s is not supported: it stalls", provider);
     ofi_rail *r = hy_calloc(1, sizeof(*r));
@@ -91,7 +123,9 @@ hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provi
         return hy_fail(HY_E_NOMEM, "no memory for a rail");
     r->f = f;
     r->rail = rail;
+    r->any_addr = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
     snprintf(r->name, sizeof(r->name), "%.*s", (int)strcspn(real, ";"), real);
+    r->per_link = strcmp(real, "net") == 0 || strcmp(real, "tcp") == 0;
     hy_status st = open_domain(r, real, host);
     if (st == HY_OK)
         st = ofi_link_probe(r);
@@ -104,7 +138,7 @@ hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provi
             real, FI_MAJOR(r->info->fabric_attr->prov_version),
             FI_MINOR(r->info->fabric_attr->prov_version), FI_MAJOR(fi_version()),
             FI_MINOR(fi_version()), host, (unsigned)r->info->domain_attr->mr_mode, r->max_segs,
-            r->hmem ? "registered" : "staged through host memory");
+            r->hmem ? DEVICE_PATH : "staged through host memory");
     /* both ends compare it: `net` and `tcp` are not one protocol */
     snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", r->name);
     *out = r;
@@ -120,6 +154,54 @@ void ofi_rail_close(void *rail)
         fi_close(&r->fabric->fid);
     fi_freeinfo(r->info);
     hy_free(r);
+}
+
+static hy_status share_one(ofi_link *l, ofi_mr *m)
+{
+    ofi_copy *c = hy_calloc(1, sizeof(*c));
+    if (c == NULL)
+        return hy_fail(HY_E_NOMEM, "no memory to register memory");
+    struct fi_mr_attr a = {
+        .mr_iov = &m->iov, .iov_count = 1, .access = m->access, .requested_key = fi_mr_key(m->mr)};
+    int rc = fi_mr_regattr(l->domain, &a, 0, &c->mr);
+    if (rc != 0) {
+        hy_free(c);
+        return hy_fail(HY_E_SYS, "%s: registering memory for a link: %s", l->r->name,
+                       fi_strerror(-rc));
+    }
+    c->l = l;
+    c->next = m->copies;
+    m->copies = c;
+    return HY_OK;
+}
+
+hy_status ofi_share(ofi_link *l)
+{
+    l->next = l->r->links;
+    l->r->links = l;
+    for (ofi_mr *m = l->r->mrs; m != NULL; m = m->next)
+        HY_TRY(share_one(l, m));
+    return HY_OK;
+}
+
+void ofi_unshare(ofi_link *l)
+{
+    for (ofi_link **at = &l->r->links; *at != NULL; at = &(*at)->next)
+        if (*at == l) {
+            *at = l->next;
+            break;
+        }
+    for (ofi_mr *m = l->r->mrs; m != NULL; m = m->next)
+        for (ofi_copy **at = &m->copies; *at != NULL;) {
+            ofi_copy *c = *at;
+            if (c->l != l) {
+                at = &c->next;
+                continue;
+            }
+            *at = c->next;
+            fi_close(&c->mr->fid);
+            hy_free(c);
+        }
 }
 
 static int reg_device(ofi_rail *r, const hy_span *s, struct fi_mr_attr *a, struct fid_mr **mr)
@@ -153,11 +235,12 @@ hy_status ofi_reg(void *rail, const hy_span *s, unsigned access, uint64_t token,
     ofi_mr *m = hy_calloc(1, sizeof(*m));
     if (m == NULL)
         return hy_fail(HY_E_NOMEM, "no memory to register memory");
-    struct iovec iov = {s->addr, s->len};
-    struct fi_mr_attr a = {.mr_iov = &iov,
+    m->r = r;
+    m->iov = (struct iovec){s->addr, s->len};
+    m->access = FI_WRITE | FI_REMOTE_READ | (land ? (uint64_t)FI_READ | FI_REMOTE_WRITE : 0);
+    struct fi_mr_attr a = {.mr_iov = &m->iov,
                            .iov_count = 1,
-                           .access = FI_WRITE | FI_REMOTE_READ |
-                                     (land ? (uint64_t)FI_READ | FI_REMOTE_WRITE : 0),
+                           .access = m->access,
                            .requested_key = r->prov_key ? 0 : token & r->key_mask};
     int rc = device ? reg_device(r, s, &a, &m->mr) : fi_mr_regattr(r->domain, &a, 0, &m->mr);
     if (rc != 0) {
@@ -169,6 +252,15 @@ hy_status ofi_reg(void *rail, const hy_span *s, unsigned access, uint64_t token,
     }
     m->local = r->local || device;
     m->desc = fi_mr_desc(m->mr);
+    m->next = r->mrs;
+    r->mrs = m;
+    for (ofi_link *l = r->links; l != NULL; l = l->next) {
+        hy_status st = share_one(l, m);
+        if (st < 0) {
+            ofi_dereg(m);
+            return st;
+        }
+    }
     *mr_out = m;
     *addr_out = r->virt_addr ? (uint64_t)(uintptr_t)s->addr : 0;
     *rkey_out = fi_mr_key(m->mr);
@@ -178,6 +270,16 @@ hy_status ofi_reg(void *rail, const hy_span *s, unsigned access, uint64_t token,
 void ofi_dereg(void *mr)
 {
     ofi_mr *m = mr;
+    while (m->copies != NULL) {
+        ofi_copy *c = m->copies;
+        m->copies = c->next;
+        fi_close(&c->mr->fid);
+        hy_free(c);
+    }
+    ofi_mr **at = &m->r->mrs;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
     fi_close(&m->mr->fid);
     hy_free(m);
 }

@@ -72,4 +72,5 @@ const fab_dp_ops hy_fab__ofi_strict_dp = {
     .link_close = ofi_link_close,
     .post = strict_post,
     .progress = strict_progress,
+    .uses = ofi_uses,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The link benchmark alone: bench_link [PROVIDERS [MIB [PIECE WINDOW [POOL_MIB]]]]. Figures, never
- * pass or fail on time.
+ * The link benchmark alone: bench_link [PROVIDERS [MIB [PIECE WINDOW [POOL_MIB [ROUNDS
+ * [ROWS]]]]]]. Figures, never pass or fail on time.
  *
  * Thread: main.  Owner: nothing.
  */
@@ -21,7 +21,7 @@ static void line(void *arg, const char *text)
 int main(int argc, char **argv)
 {
     hy_fab_bench_opts o = {.providers = argc > 1 ? argv[1] : "net,tcp,own",
-                           .total = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1024) << 20,
+                           .total = (argc > 2 ? strtoull(argv[2], NULL, 10) : 256) << 20,
                            .raw = true,
                            .tcp = true,
                            .small = true,
@@ -34,6 +34,12 @@ int main(int argc, char **argv)
     }
     if (argc > 5)
         o.pool = strtoull(argv[5], NULL, 0) << 20;
+    if (argc > 6)
+        o.repeats = atoi(argv[6]);
+    if (argc > 7) {
+        o.only = argv[7];
+        o.small = o.idle = false;
+    }
     hy_log_set_level(HY_LOG_WARN);
     if (hy_fab_bench(&o, &r) < 0) {
         fprintf(stderr, "%s\n", hy_fail_text());

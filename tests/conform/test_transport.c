@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The transport's conformance suite: one set of promises, run against one implementation per
- * process (test_transport NAME): loop-virtual, loop, net, net-strict, net-read, tcp, shm, own. An
- * absent provider exits 77.
+ * process (test_transport NAME): those of `impls` below. An absent provider exits 77.
  *
  * Thread: the test's, beside the endpoints' own.  Owner: each test closes what it opens.
  */
@@ -10,20 +9,29 @@
 #include "tests/conform/transport_faults.h"
 #include "tests/unit/cm.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 static const tr_impl *im;
 
 static const tr_impl impls[] = {
-    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO},
-    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO},
-    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ},
-    {"own", "own", false, false, false, HY_FAB_PULL_AUTO},
-    {"own-read", "own", false, false, false, HY_FAB_PULL_READ},
-    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO},
-    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ},
-    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ},
-    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO},
+    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO, false},
+    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO, false},
+    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ, false},
+    {"own", "own", false, false, false, HY_FAB_PULL_AUTO, false},
+    {"own-read", "own", false, false, false, HY_FAB_PULL_READ, false},
+    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, false},
+    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ, false},
+    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ, false},
+    {"verbs", "verbs", false, false, false, HY_FAB_PULL_AUTO, false}, /* in tools/verbs-vm */
+    {"verbs-write", "verbs", false, false, false, HY_FAB_PULL_WRITE, false},
+    {"verbs-strict", "verbs", false, false, true, HY_FAB_PULL_READ, false},
+    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO, false},
+    {"same-node", "own", false, false, false, HY_FAB_PULL_AUTO, true},
+    {"same-net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, true},
 };
 
 static void pair_up(tr *t, int rails)
@@ -152,9 +160,9 @@ static void test_write_read_sizes(void **state)
         assert_memory_equal(c + off, a + off, n);
         assert_int_equal(c[off + n], 0xa5);
     }
-    assert_int_equal(hy_fab_dereg(t.n[0].f, ma), HY_OK);
-    assert_int_equal(hy_fab_dereg(t.n[0].f, mc), HY_OK);
-    assert_int_equal(hy_fab_dereg(t.n[1].f, mb), HY_OK);
+    tr_dereg(&t, 0, ma);
+    tr_dereg(&t, 0, mc);
+    tr_dereg(&t, 1, mb);
     tr_close(&t);
     free(a);
     free(b);
@@ -305,6 +313,34 @@ static void test_refused_ranges(void **state)
     tr_close(&t);
 }
 
+/* A key dies with its memory. */
+static void test_dead_key(void **state)
+{
+    (void)state;
+    tr t;
+    pair_up(&t, 1);
+    static uint8_t a[8192], b[8192];
+    hy_fab_key kb;
+    uint64_t op;
+    hy_fab_event ev;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, sizeof(a), 0, NULL);
+    hy_fab_mr *mb = tr_mem(&t, 1, b, sizeof(b), 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, sizeof(a)};
+    tr_fill(b, sizeof(b), 12);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, sizeof(b));
+    memset(a, 0x33, sizeof(a));
+    tr_dereg(&t, 1, mb);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    assert_true(tr_event(&t, 0, HY_FAB_EV_DONE, 20 * HY_SEC, &ev));
+    assert_int_equal(ev.op, op);
+    assert_true(ev.status < 0);
+    for (size_t i = 0; i < sizeof(a); i++)
+        assert_int_equal(a[i], 0x33);
+    tr_close(&t);
+}
+
 static void test_wrong_secret(void **state)
 {
     (void)state;
@@ -387,7 +423,7 @@ static void test_cancel(void **state)
                 fail_msg("%s: byte %zu landed after the fence", im->name, i);
     }
     assert_true(hy_fab_peer_is_up(t.n[0].f, t.n[0].peer)); /* it drained: no link was lost */
-    assert_int_equal(hy_fab_dereg(t.n[0].f, ma), HY_OK);
+    tr_dereg(&t, 0, ma);
     tr_close(&t);
     free(a);
     free(b);
@@ -488,13 +524,173 @@ static void only_own(hy_fab_opts *o)
     o->providers = "own";
 }
 
+/* Completions and immediates come when every byte is there, in whatever order pieces land. */
+static void small_pieces(hy_fab_opts *o)
+{
+    o->piece_bytes = 4096;
+    o->window_bytes = 65536;
+}
+
+static void test_landed(void **state)
+{
+    (void)state;
+    enum { N = 48, LEN = 70001 };
+    tr t;
+    tr_init(&t, im, 1);
+    tr_open(&t, 0, NULL, small_pieces);
+    tr_open(&t, 1, NULL, small_pieces);
+    tr_join(&t, 0, 1);
+    uint8_t *a = malloc((size_t)N * LEN), *b = calloc(N, LEN);
+    hy_fab_key kb;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, (size_t)N * LEN, 0, NULL);
+    tr_mem(&t, 1, b, (size_t)N * LEN, 0, &kb);
+    tr_fill(a, (size_t)N * LEN, 21);
+    for (uint64_t i = 0; i < N; i++) {
+        hy_fab_range r = {ma, i * LEN, &kb, (N - 1 - i) * LEN, LEN};
+        hy_fab_op_opts o = {.user = i, .has_imm = i % 2 == 0, .imm = i};
+        assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, &o, NULL), HY_OK);
+    }
+    for (int done = 0, imms = 0; done < N || imms < N / 2;) {
+        hy_fab_event ev;
+        int side = hy_fab_poll(t.n[0].f, &ev, 1) == 1 ? 0 : 1;
+        if (side == 1 && hy_fab_poll(t.n[1].f, &ev, 1) == 0) {
+            tr_pass(&t);
+            continue;
+        }
+        assert_int_equal(ev.kind, side == 0 ? HY_FAB_EV_DONE : HY_FAB_EV_IMM);
+        assert_int_equal(ev.status, HY_OK);
+        uint64_t i = side == 0 ? ev.user : ev.imm;
+        assert_memory_equal(a + i * LEN, b + (N - 1 - i) * LEN, LEN);
+        done += side == 0;
+        imms += side;
+    }
+    tr_close(&t);
+    free(a);
+    free(b);
+}
+
+/* Memory goes while both sides use it: afterwards nothing touches it. */
+static void test_dereg_in_flight(void **state)
+{
+    (void)state;
+    uint8_t *a = malloc(BIG), *b = malloc(BIG);
+    tr_fill(b, BIG, 9);
+    for (int round = 0; round < 4; round++) {
+        tr t;
+        hy_fab_event ev;
+        hy_fab_key ka, kb;
+        pair_up(&t, 1);
+        hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 1, &ka), *mb = tr_mem(&t, 1, b, BIG, 0, &kb);
+        hy_fab_range r = {ma, 0, &kb, 0, BIG}, w = {mb, 0, &ka, 0, BIG};
+        if (round != 2)
+            assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, NULL), HY_OK);
+        if (round != 1)
+            assert_int_equal(hy_fab_write(t.n[1].f, t.n[1].peer, &w, 1, NULL, NULL), HY_OK);
+        if (round == 1)
+            assert_int_equal(hy_fab_dereg(t.n[0].f, ma), HY_E_BUSY);
+        for (int i = 0; i < 20 * round; i++)
+            tr_pass(&t);
+        if (hy_fab_dereg_now(t.n[0].f, ma) != HY_OK)
+            fail_msg("%s: round %d: %s", im->name, round, hy_fail_text());
+        memset(a, 0x77, BIG);
+        for (int i = 0; i < 2; i++)
+            if (i == 0 ? round != 2 : round != 1)
+                assert_true(tr_event(&t, i, HY_FAB_EV_DONE, 20 * HY_SEC, &ev));
+        for (int i = 0; i < 200; i++)
+            tr_pass(&t);
+        for (size_t i = 0; i < BIG; i++)
+            if (a[i] != 0x77)
+                fail_msg("%s: round %d: byte %zu landed", im->name, round, i);
+        tr_close(&t);
+    }
+    free(a);
+    free(b);
+}
+
+static void any_address(hy_fab_opts *o)
+{
+    o->addrs[0] = "0.0.0.0:0";
+}
+
+/* A node that listens on all interfaces tells each peer the address that it was met at. */
+static void test_any_address(void **state)
+{
+    (void)state;
+    tr t;
+    if (im->loop || strncmp(im->name, "verbs", 5) == 0)
+        skip();
+    tr_init(&t, im, 1);
+    for (int i = 0; i < 2; i++) {
+        tr_open(&t, i, NULL, any_address);
+        assert_memory_equal(t.n[i].info.rail[0].addr, "0.0.0.0:", 8);
+        const int port = atoi(t.n[i].info.rail[0].addr + 8);
+        snprintf(t.n[i].addrs, sizeof(t.n[i].addrs), "%s:%d", tr_host(0), port);
+    }
+    tr_join(&t, 0, 1);
+    enum { LEN = 3 << 20 };
+    uint8_t *a = malloc(LEN), *b = calloc(1, LEN);
+    hy_fab_key ka, kb;
+    uint64_t op;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, LEN, 1, &ka), *mb = tr_mem(&t, 1, b, LEN, 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, LEN}, w = {mb, 0, &ka, 0, LEN};
+    tr_fill(a, LEN, 1);
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, LEN);
+    tr_fill(b, LEN, 2);
+    assert_int_equal(hy_fab_write(t.n[1].f, t.n[1].peer, &w, 1, NULL, &op), HY_OK);
+    done_ok(&t, 1, op);
+    assert_memory_equal(a, b, LEN);
+    tr_close(&t);
+    free(a);
+    free(b);
+}
+
+/* The path is taken, in both directions, and says so. */
+static void test_same_node(void **state)
+{
+    (void)state;
+    tr t;
+    hy_buf path;
+    hy_fab_stats s[2];
+    if (!im->same)
+        skip();
+    pair_up(&t, 1);
+    uint8_t *a = malloc(BIG), *b = calloc(1, BIG);
+    hy_fab_key kb;
+    uint64_t op;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
+    tr_mem(&t, 1, b, BIG, 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, BIG};
+    tr_fill(a, BIG, 3);
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, BIG);
+    memset(a, 0, BIG);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, BIG);
+    for (int i = 0; i < 2; i++) {
+        hy_fab_stats_get(t.n[i].f, &s[i]);
+        assert_int_equal(s[i].same_node, BIG);
+        hy_buf_init(&path);
+        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
+        assert_string_equal(hy_buf_str(&path), "same node, process_vm on rail 0 to 0");
+        hy_buf_fini(&path);
+    }
+    tr_close(&t);
+    free(a);
+    free(b);
+    faults_deaf(im);
+}
+
 /* Two ends without a provider in common still have a link: over own TCP. */
 static void test_unlike_providers(void **state)
 {
     (void)state;
     tr t;
     hy_buf path;
-    if (im->loop || strncmp(im->name, "own", 3) == 0)
+    if (im->loop || im->same || strncmp(im->name, "own", 3) == 0)
         skip();
     tr_init(&t, im, 1);
     tr_open(&t, 0, NULL, NULL);
@@ -617,11 +813,21 @@ static bool available(void)
 {
     hy_fab_opts o;
     hy_fab *f;
+    char addr[80];
     if (im->loop)
         return true;
+    if (im->same) {
+        char x = 1, y = 0;
+        struct iovec mine = {&y, 1}, theirs = {&x, 1};
+        if (process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0) != 1) {
+            hy_fail(HY_E_UNSUPPORTED, "process_vm_readv is refused here: %s", strerror(errno));
+            return false;
+        }
+    }
     hy_fab_opts_init(&o);
+    snprintf(addr, sizeof(addr), "%s:0", tr_host(0));
     o.node = "probe";
-    o.addrs[0] = "127.0.0.1:0";
+    o.addrs[0] = addr;
     o.n_addrs = 1;
     o.providers = im->providers;
     o.secret = "a secret of the tests";
@@ -641,12 +847,17 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),
+        cmocka_unit_test(test_dead_key),
         cmocka_unit_test(test_wrong_secret),
         cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_disconnect),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_both_dial),
+        cmocka_unit_test(test_landed),
+        cmocka_unit_test(test_dereg_in_flight),
+        cmocka_unit_test(test_any_address),
+        cmocka_unit_test(test_same_node),
         cmocka_unit_test(test_unlike_providers),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_chaos),

@@ -11,6 +11,26 @@
 #include <string.h>
 #include <time.h>
 
+const char *tr_host(int rail)
+{
+    static char host[4][64]; /* the test's thread only */
+    const char *list = getenv("HY_TEST_HOSTS");
+    for (int i = 0; list != NULL && i < rail; i++)
+        list = strchr(list, ',') != NULL ? strchr(list, ',') + 1 : NULL;
+    if (list != NULL)
+        snprintf(host[rail], sizeof(host[rail]), "%.*s", (int)strcspn(list, ","), list);
+    else
+        snprintf(host[rail], sizeof(host[rail]), "127.0.0.%d", rail + 1);
+    return host[rail];
+}
+
+uint64_t tr_slow(void)
+{
+    const char *s = getenv("HY_TEST_SLOW");
+    int n = s != NULL ? atoi(s) : 1;
+    return n > 1 ? (uint64_t)n : 1;
+}
+
 void tr_init(tr *t, const tr_impl *im, int rails)
 {
     memset(t, 0, sizeof(*t));
@@ -28,7 +48,7 @@ void tr_init(tr *t, const tr_impl *im, int rails)
 void tr_open(tr *t, int i, const char *secret, void (*tune)(hy_fab_opts *o))
 {
     tr_node *n = &t->n[i];
-    char addr[4][32];
+    char addr[4][80];
     hy_fab_opts o;
     hy_fab_opts_init(&o);
     memset(n, 0, sizeof(*n));
@@ -42,17 +62,18 @@ void tr_open(tr *t, int i, const char *secret, void (*tune)(hy_fab_opts *o))
         if (t->im->loop)
             snprintf(addr[r], sizeof(addr[r]), "%s:%d", n->name, r);
         else
-            snprintf(addr[r], sizeof(addr[r]), "127.0.0.%d:0", r + 1);
+            snprintf(addr[r], sizeof(addr[r]), "%s:0", tr_host(r));
         o.addrs[r] = addr[r];
     }
     o.providers = t->im->providers;
     o.strict = t->im->strict;
+    o.same_node = t->im->same;
     o.pull = t->im->pull;
     o.loop = t->net;
     o.runtime = t->rt;
     o.heartbeat_ns = 100 * HY_MS;
-    o.peer_timeout_ns = 1500 * HY_MS;
-    o.connect_timeout_ns = 3 * HY_SEC;
+    o.peer_timeout_ns = tr_slow() * 1500 * HY_MS;
+    o.connect_timeout_ns = tr_slow() * 3 * HY_SEC;
     if (tune != NULL)
         tune(&o);
     hy_status st = hy_fab_open(&o, &n->f);
@@ -86,7 +107,7 @@ void tr_pass(tr *t)
 bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out)
 {
     tr_node *n = &t->n[i];
-    uint64_t end = tr_now(t) + ns;
+    uint64_t end = tr_now(t) + tr_slow() * ns;
     for (;;) {
         for (size_t k = 0; k < n->n_ev; k++) {
             if (kind >= 0 && (int)n->ev[k].kind != kind)
@@ -163,6 +184,16 @@ hy_fab_mr *tr_mem(tr *t, int i, void *p, size_t n, int j, hy_fab_key *key)
         hy_buf_fini(&b);
     }
     return mr;
+}
+
+void tr_dereg(tr *t, int i, hy_fab_mr *mr)
+{
+    uint64_t end = tr_now(t) + 10 * HY_SEC;
+    hy_status st;
+    while ((st = hy_fab_dereg(t->n[i].f, mr)) == HY_E_BUSY && tr_now(t) < end)
+        tr_pass(t);
+    if (st != HY_OK)
+        fail_msg("%s: deregister: %s", t->im->name, hy_fail_text());
 }
 
 void tr_fill(void *p, size_t n, uint64_t seed)

@@ -12,10 +12,11 @@
 #include "fabric/loop/loop.h"
 
 typedef struct tr_impl {
-    const char *name; /* "loop-virtual", "loop", "net", "net-strict", "own", "shm" */
+    const char *name; /* "loop-virtual", "loop", "net", "net-strict", "own", "shm", "verbs" */
     const char *providers;
     bool loop, virt, strict;
     hy_fab_pull pull;
+    bool same; /* the same-node path, which the others are without */
 } tr_impl;
 
 typedef struct tr_node {
@@ -51,8 +52,15 @@ void tr_pass(tr *t);
 bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out);
 /* Registered memory of n bytes at node i, and its key at node j. */
 hy_fab_mr *tr_mem(tr *t, int i, void *p, size_t n, int j, hy_fab_key *key);
+/* Deregisters as soon as nothing may be under way any more. */
+void tr_dereg(tr *t, int i, hy_fab_mr *mr);
 /* transport_chaos.c: one seed of faults; counts operations. */
 void transport_chaos(const tr_impl *im, uint64_t seed, uint64_t *ok, uint64_t *failed);
 void tr_fill(void *p, size_t n, uint64_t seed);
+/* Address of a rail: the n-th of HY_TEST_HOSTS ("10.0.0.1,10.0.0.2": verbs needs its device's),
+ * else a loopback address. */
+const char *tr_host(int rail);
+/* Times longer than on a plain machine: HY_TEST_SLOW (an emulated one), else 1. */
+uint64_t tr_slow(void);
 
 #endif

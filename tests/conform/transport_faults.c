@@ -12,12 +12,18 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +38,13 @@ typedef struct far {
     char addr[80];
 } far;
 
+static const char *any_port(void)
+{
+    static char addr[80];
+    snprintf(addr, sizeof(addr), "%s:0", tr_host(0));
+    return addr;
+}
+
 static void child_opts(hy_fab_opts *o, const tr_impl *im, const char *node, const char *addr)
 {
     hy_fab_opts_init(o);
@@ -40,12 +53,28 @@ static void child_opts(hy_fab_opts *o, const tr_impl *im, const char *node, cons
     o->n_addrs = 1;
     o->providers = im->providers;
     o->strict = im->strict;
+    o->same_node = im->same;
     o->pull = im->pull;
     o->secret = "a secret of the tests";
     o->secret_len = strlen(o->secret);
     o->heartbeat_ns = 100 * HY_MS;
-    o->peer_timeout_ns = 1500 * HY_MS;
-    o->stall_ns = 2 * HY_SEC;
+    o->peer_timeout_ns = tr_slow() * 1500 * HY_MS;
+    o->stall_ns = tr_slow() * 2 * HY_SEC;
+}
+
+/* What a container's profile may do: process_vm_readv is refused. */
+static void make_deaf(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog prog = {HY_COUNTOF(code), code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) != 0)
+        _exit(6);
 }
 
 /* Tells its address, sends every peer its key, answers nothing else; lives until it is killed. */
@@ -57,9 +86,11 @@ int faults_far(const tr_impl *im, const char *addr, int out)
     hy_fab_info info;
     uint8_t *mem = malloc(BIG);
     hy_span s = hy_span_host(mem, BIG);
+    if (getenv("HY_TEST_DEAF") != NULL)
+        make_deaf();
     child_opts(&o, im, "far", addr);
     tr_fill(mem, BIG, 42);
-    alarm(60);
+    alarm((unsigned)tr_slow() * 60);
     if (hy_fab_open(&o, &f) < 0 ||
         hy_fab_reg(f, &s, HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE, &mr) < 0)
         _exit(3);
@@ -122,8 +153,8 @@ static hy_fab *near_open(const tr_impl *im)
 {
     hy_fab_opts o;
     hy_fab *f;
-    child_opts(&o, im, "near", "127.0.0.1:0");
-    o.op_timeout_ns = 6 * HY_SEC;
+    child_opts(&o, im, "near", any_port());
+    o.op_timeout_ns = tr_slow() * 6 * HY_SEC;
     if (hy_fab_open(&o, &f) < 0)
         fail_msg("open: %s", hy_fail_text());
     return f;
@@ -131,7 +162,7 @@ static hy_fab *near_open(const tr_impl *im)
 
 static bool next(hy_fab *f, hy_fab_event *ev, uint64_t ns)
 {
-    uint64_t end = hy_clock_now_ns(hy_clock_real()) + ns;
+    uint64_t end = hy_clock_now_ns(hy_clock_real()) + tr_slow() * ns;
     while (hy_fab_poll(f, ev, 1) == 0) {
         if (hy_clock_now_ns(hy_clock_real()) >= end)
             return false;
@@ -179,7 +210,7 @@ static int start_ops(hy_fab *f, hy_fab_peer p, hy_fab_mr *mr, const hy_fab_key *
 
 static void one_death(const tr_impl *im, moment when, int sig, int delay_us)
 {
-    far c = far_start(im, "127.0.0.1:0");
+    far c = far_start(im, any_port());
     hy_fab *f = near_open(im);
     hy_fab_key key;
     hy_fab_event ev;
@@ -204,12 +235,12 @@ static void one_death(const tr_impl *im, moment when, int sig, int delay_us)
     }
     t = hy_clock_now_ns(hy_clock_real()) - t;
     assert_int_equal(done, n); /* every operation had its event, before the peer's */
-    assert_true(t < 5 * HY_SEC);
+    assert_true(t < tr_slow() * 5 * HY_SEC);
     memset(mem, 0x77, BIG);
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     for (size_t i = 0; i < BIG; i++)
-        assert_int_equal(mem[i], 0x77); /* the fence holds */
-    assert_int_equal(hy_fab_dereg(f, mr), HY_OK);
+        assert_int_equal(mem[i], 0x77);           /* the fence holds */
+    assert_int_equal(hy_fab_dereg(f, mr), HY_OK); /* no link is left that could use it */
     if (sig == SIGSTOP)
         far_end(&c, SIGKILL);
     /* again, at the same address: another epoch */
@@ -253,6 +284,50 @@ void faults_silence(const tr_impl *im)
 
 /* --- an idle pair --------------------------------------------------------------------------- */
 
+static void move_one(hy_fab *f, hy_fab_peer p, const hy_fab_range *r, bool read)
+{
+    hy_fab_event ev;
+    assert_int_equal(
+        read ? hy_fab_read(f, p, r, 1, NULL, NULL) : hy_fab_write(f, p, r, 1, NULL, NULL), HY_OK);
+    do
+        assert_true(next(f, &ev, 20 * HY_SEC));
+    while (ev.kind != HY_FAB_EV_DONE);
+    if (ev.status != HY_OK)
+        fail_msg("%s: %s", hy_status_name(ev.status), ev.text);
+}
+
+/* Writes to it take the ordinary provider; what it writes here is still copied. */
+void faults_deaf(const tr_impl *im)
+{
+    enum { LEN = 8 << 20 };
+    setenv("HY_TEST_DEAF", "1", 1);
+    far c = far_start(im, any_port());
+    unsetenv("HY_TEST_DEAF");
+    hy_fab *f = near_open(im);
+    hy_fab_key key;
+    hy_fab_mr *mr;
+    hy_fab_stats s;
+    hy_buf path;
+    uint8_t *mem = malloc(2 * LEN);
+    hy_span span = hy_span_host(mem, 2 * LEN);
+    assert_int_equal(hy_fab_reg(f, &span, HY_FAB_REMOTE_WRITE, &mr), HY_OK);
+    hy_fab_peer p = meet(f, c.addr, &key);
+    tr_fill(mem, LEN, 77);
+    const hy_fab_range there = {mr, 0, &key, 0, LEN}, back = {mr, LEN, &key, 0, LEN};
+    move_one(f, p, &there, false);
+    move_one(f, p, &back, true);
+    assert_memory_equal(mem, mem + LEN, LEN);
+    hy_fab_stats_get(f, &s);
+    assert_int_equal(s.same_node, LEN);
+    hy_buf_init(&path);
+    assert_int_equal(hy_fab_peer_path(f, p, &path), HY_OK);
+    assert_null(strstr(hy_buf_str(&path), "same node"));
+    hy_buf_fini(&path);
+    far_end(&c, SIGKILL);
+    hy_fab_close(f);
+    free(mem);
+}
+
 static double cpu_s(void)
 {
     struct rusage u;
@@ -263,7 +338,7 @@ static double cpu_s(void)
 
 void faults_idle(const tr_impl *im)
 {
-    far c = far_start(im, "127.0.0.1:0");
+    far c = far_start(im, any_port());
     hy_fab *f = near_open(im);
     hy_fab_key key;
     meet(f, c.addr, &key);
@@ -271,7 +346,7 @@ void faults_idle(const tr_impl *im)
     double t = cpu_s();
     nanosleep(&(struct timespec){1, 0}, NULL);
     t = cpu_s() - t;
-    if (t > 0.01)
+    if (t > 0.01 * (double)tr_slow())
         fail_msg("%s: an idle endpoint used %.1f %% of a core", im->name, 100 * t);
     hy_fab_close(f);
     far_end(&c, SIGKILL);
@@ -281,7 +356,8 @@ void faults_idle(const tr_impl *im)
 
 static int raw_connect(const char *addr)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    inet_pton(AF_INET, tr_host(0), &a.sin_addr);
     a.sin_port = htons((uint16_t)atoi(strrchr(addr, ':') + 1));
     int s = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(s, (struct sockaddr *)&a, sizeof(a)), 0);
@@ -360,7 +436,9 @@ void faults_garbage(const tr_impl *im)
     out[got] = 0;
     assert_true(got > FAB_HEAD);
     assert_int_equal(out[5], FAB_REFUSE);
-    assert_non_null(strstr((char *)out + FAB_HEAD, "protocol version 2"));
+    char version[32];
+    snprintf(version, sizeof(version), "protocol version %d", HY_FAB_PROTO + 1);
+    assert_non_null(strstr((char *)out + FAB_HEAD, version));
     /* oversized, out of turn, a proof that is none */
     memset(junk, 0, sizeof(junk));
     got = poke(addr, junk, frame(junk, FAB_MSG, out, 64), out, sizeof(out));
@@ -385,7 +463,7 @@ void faults_garbage(const tr_impl *im)
         idle[i] = raw_connect(addr);
         (void)!send(idle[i], f, 20, MSG_NOSIGNAL);
     }
-    nanosleep(&(struct timespec){3, 500000000}, NULL); /* connect timeout 3 s */
+    nanosleep(&(struct timespec){(time_t)tr_slow() * 3 + 1, 0}, NULL); /* the connect timeout */
     tr_join(&t, 0, 1);
     for (int i = 0; i < 80; i++)
         close(idle[i]);
@@ -403,10 +481,10 @@ static void relay_main(int ls, int to)
 {
     struct pollfd p[2];
     char buf[65536];
-    alarm(60);
+    alarm((unsigned)tr_slow() * 60);
     int a = accept(ls, NULL, NULL);
     struct sockaddr_in t = {.sin_family = AF_INET, .sin_port = htons((uint16_t)to)};
-    inet_pton(AF_INET, "127.0.0.2", &t.sin_addr);
+    inet_pton(AF_INET, tr_host(1), &t.sin_addr);
     int b = socket(AF_INET, SOCK_STREAM, 0);
     if (a < 0 || connect(b, (struct sockaddr *)&t, sizeof(t)) != 0)
         _exit(1);
@@ -518,7 +596,7 @@ static void cut_relay(tr *t, void *arg)
 
 static void short_stall(hy_fab_opts *o)
 {
-    o->stall_ns = HY_SEC;
+    o->stall_ns = tr_slow() * HY_SEC;
 }
 
 void faults_rails(const tr_impl *im)

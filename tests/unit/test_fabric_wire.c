@@ -46,7 +46,7 @@ static void test_frame(void **state)
     memcpy(f + FAB_HEAD, body, sizeof(body));
     hy_fab__head_put(g, &h, body, 40, body + 40, 60); /* in two parts: the same frame */
     assert_memory_equal(f, g, FAB_HEAD);
-    assert_memory_equal(f, "HYFB\1\7\0\0", 8);
+    assert_memory_equal(f, "HYFB\2\7\0\0", 8);
     for (size_t n = 0; n < FAB_HEAD; n++)
         assert_int_equal(hy_fab__head_get(f, n, 4096, &got), HY_AGAIN);
     assert_int_equal(hy_fab__head_get(f, FAB_HEAD, 4096, &got), HY_OK);

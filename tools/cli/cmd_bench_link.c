@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * halyard bench link: what the links of this machine carry, the fabric beside plain TCP, the
- * provider's raw rate and process_vm_readv, two processes on loopback in one run.
+ * halyard bench link: what the links of this machine carry: the fabric, plain TCP, the provider's
+ * raw rate and process_vm_readv, two processes in one run.
  *
  * Thread: main, before any other thread (it forks).  Owner: none.
  */
@@ -19,30 +19,32 @@ static void print_line(void *arg, const char *text)
     fflush(stdout);
 }
 
-static void print_row(const char *name, const double *v)
+static void print_row(const char *name, const hy_fab_bench_figure *f)
 {
     printf(",\"%s\":[", name);
     for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
-        printf("%s%.3f", i > 0 ? "," : "", v[i]);
+        printf("%s%.3f", i > 0 ? "," : "", f[i].median);
     printf("]");
 }
 
-/* One line; rates in GB/s by the sizes of "bytes", 0: not measured. */
+/* One line of medians; rates in GB/s by the sizes of "bytes", 0: not measured. */
 static void print_json(const hy_fab_bench_result *r)
 {
+    static const char *const keys[HY_BENCH_ROWS] = {
+        "write",      "pull",      "raw_write", "raw_read", "own_write",       "own_pull",
+        "same_write", "same_pull", "tcp_block", "tcp_spin", "process_vm_readv"};
     printf("{\"provider\":\"%s\",\"bytes\":[", r->provider);
     for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
         printf("%s%llu", i > 0 ? "," : "", (unsigned long long)hy_fab_bench_sizes[i]);
     printf("]");
-    print_row("write", r->write);
-    print_row("pull", r->pull);
-    print_row("raw_write", r->raw_write);
-    print_row("raw_read", r->raw_read);
-    print_row("tcp_block", r->tcp_block);
-    print_row("tcp_spin", r->tcp_spin);
-    print_row("process_vm_readv", r->cma);
-    printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"idle_core\":%.5f}\n",
-           r->msg_p50_us, r->msg_p99_us, r->tcp_p50_us, r->tcp_p99_us, r->idle_core);
+    for (int i = 0; i < HY_BENCH_ROWS; i++)
+        print_row(keys[i], r->rate[i]);
+    for (int i = 0; i < HY_FAB_BENCH_RATIOS; i++)
+        print_row(r->ratio[i].name, r->ratio[i].by_size);
+    printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"msg_ratio\":%.3f",
+           r->msg_p50.median, r->msg_p99.median, r->tcp_p50.median, r->tcp_p99.median,
+           r->msg_ratio.median);
+    printf(",\"idle_core\":%.5f}\n", r->idle_core);
 }
 
 /* A whole number of [min, max]. */
@@ -62,7 +64,7 @@ static hy_status options(hy_fab_bench_opts *o, const char *mib, const char *pool
     long total, size, n;
     HY_TRY(number("--mib", mib, 4, 65536, &total));
     HY_TRY(number("--pool", pool, 16, 16384, &size));
-    HY_TRY(number("--reps", reps, 1, 16, &n));
+    HY_TRY(number("--reps", reps, 1, 32, &n));
     if ((size & (size - 1)) != 0)
         return hy_fail(HY_E_INVAL, "--pool '%s': a power of two", pool);
     o->total = (uint64_t)total << 20;
@@ -73,7 +75,7 @@ static hy_status options(hy_fab_bench_opts *o, const char *mib, const char *pool
 
 int hy_cmd_bench_link(int argc, char **argv)
 {
-    const char *providers = NULL, *mib = "256", *pool = "256", *reps = "3";
+    const char *providers = NULL, *mib = "256", *pool = "256", *reps = "5", *rows = NULL;
     bool json = false, ours = false;
     const hy_cli_opt opts[] = {
         {.name = "--providers",
@@ -91,14 +93,19 @@ int hy_cmd_bench_link(int argc, char **argv)
          .letter = 'r',
          .arg = "N",
          .value = &reps,
-         .help = "medians of N for writes and pulls (3)"},
+         .help = "rounds; the table has medians (5)"},
+        {.name = "--rows",
+         .arg = "LIST",
+         .value = &rows,
+         .help = "only these rows of the table, such as \"write,raw write\""},
         {.name = "--ours", .flag = &ours, .help = "only the fabric's own figures"},
         {.name = "--json", .flag = &json, .help = "one JSON line instead of the table"},
     };
     hy_cli cli = {.usage = "bench link [OPTIONS]",
                   .about = "Time the links between two processes on this machine: writes and pulls "
-                           "of strewn pieces,\nthe provider's raw rate, plain TCP and "
-                           "process_vm_readv beside them; messages; an idle pair.",
+                           "of strewn pieces\nover the provider, own TCP and the same-node path, "
+                           "with the provider's raw rate, plain\nTCP and process_vm_readv beside "
+                           "them, and the ratios; messages; an idle pair.",
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts)};
     int rc = hy_cli_parse(&cli, argc, argv);
@@ -112,8 +119,9 @@ int hy_cmd_bench_link(int argc, char **argv)
     hy_fab_bench_opts o = {.providers = providers,
                            .raw = !ours,
                            .tcp = !ours,
-                           .small = true,
-                           .idle = true,
+                           .small = rows == NULL,
+                           .idle = rows == NULL,
+                           .only = rows,
                            .line = json ? NULL : print_line};
     hy_fab_bench_result r;
     if (options(&o, mib, pool, reps) < 0) {
