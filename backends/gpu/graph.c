@@ -6,6 +6,11 @@
  *
  * Thread: a queue's owner.  Owner: a queue's graphs live until gpu_graph_free_all.
  */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded" /* arguments are compared byte by byte */
+#include "backends/simt/args.h"
+#pragma GCC diagnostic pop
+
 #include "backends/gpu/dev.h"
 
 #include <string.h>

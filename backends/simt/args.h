@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the host side hands to kernels: one plain struct each, the same bytes for every compiler.
- * All addresses are device addresses. Includes nothing of ours, so that nvcc and hipcc take it.
+ * All addresses are device addresses. Includes nothing of ours, so that nvcc and hipcc take it. No
+ * bytes of chance between fields (`pad`): gpu/graph.c compares launches byte by byte.
  *
  * Thread: plain values.  Owner: none.
  */
@@ -67,6 +68,7 @@ typedef struct ka_norm {
     int64_t ldx, ldy;
     int32_t m, dim;
     float eps;
+    int32_t pad;
 } ka_norm;
 
 typedef struct ka_quant {
@@ -104,6 +106,7 @@ typedef struct ka_route {
     float *weights;
     int32_t m, n, k, sigmoid, groups, top_groups, top2, norm;
     float scale;
+    int32_t pad;
 } ka_route;
 
 typedef struct ka_sort {
@@ -121,7 +124,7 @@ typedef struct ka_moe_sum {
     const float *weights;
     float *y;
     int64_t ldy;
-    int32_t m, dim, k;
+    int32_t m, dim, k, pad;
 } ka_moe_sum;
 
 /* Rows of a weight as a float type. */
@@ -138,11 +141,12 @@ typedef struct ka_rope {
     const float *cos, *sin;
     int64_t ld;
     int32_t m, heads, dim, half, pairs; /* pairs: (2i, 2i+1), else (i, i+half) */
+    int32_t pad;
 } ka_rope;
 
 typedef struct ka_plane {
     int64_t off, head, token, dim;
-    int32_t width;
+    int32_t width, pad;
 } ka_plane;
 
 /* One layer of a pool. */
@@ -158,7 +162,7 @@ typedef struct ka_kv_write {
     const float *k, *v;
     int64_t ldk, ldv;
     const int32_t *block, *pos; /* [n] */
-    int32_t n;
+    int32_t n, pad;
 } ka_kv_write;
 
 typedef struct ka_attn_item {
@@ -189,7 +193,7 @@ typedef struct ka_act {
     const float *gate, *up;
     float *y;
     int64_t ldg, ldu, ldy;
-    int32_t m, dim, fn; /* hy_act_fn */
+    int32_t m, dim, fn, pad; /* fn: hy_act_fn */
 } ka_act;
 
 typedef struct ka_add {
@@ -198,6 +202,7 @@ typedef struct ka_add {
     int64_t lda, ldb, ldy;
     int32_t m, dim;
     float b_scale;
+    int32_t pad;
 } ka_add;
 
 typedef struct ka_scale {
@@ -210,7 +215,7 @@ typedef struct ka_scale {
 typedef struct ka_topk {
     const float *x;
     int64_t ld;
-    int32_t m, n, k;
+    int32_t m, n, k, pad;
     int32_t *ids;
     float *values;
     float *lse;
@@ -222,7 +227,7 @@ typedef struct ka_wire {
     uint8_t *buf;
     float *scales;
     int32_t block0; /* position of blocks[0], in blocks */
-    int32_t t0, n, n_layers, head0, n_heads, wire;
+    int32_t t0, n, n_layers, head0, n_heads, wire, pad;
 } ka_wire;
 
 #endif

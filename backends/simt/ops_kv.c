@@ -67,7 +67,7 @@ hy_status simt_kv_layout(hy_dev *d, hy_kv_layout *l)
 
 static ka_plane plane_of(const hy_kv_plane *p)
 {
-    return (ka_plane){p->off, p->head, p->token, p->dim, p->width};
+    return (ka_plane){p->off, p->head, p->token, p->dim, p->width, 0};
 }
 
 static ka_pool pool_of(const hy_kv_pool *p, int32_t layer)
