@@ -139,7 +139,11 @@ typedef struct hy_kv_blocks {
  * the bounds that the descriptors give); HY_E_LIMIT: more than cap ranges. */
 hy_status hy_kv_plan_ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
                             hy_kv_blocks dst, hy_kv_bytes *out, size_t cap, size_t *n_out);
-/* A cap that always suffices. */
+/* The same with none joined: each side's part of the list, in order, depends on its own ids alone,
+ * so that both can digest what was moved. */
+hy_status hy_kv_plan_runs(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
+                          hy_kv_blocks dst, hy_kv_bytes *out, size_t cap, size_t *n_out);
+/* A cap that always suffices for both. */
 size_t hy_kv_plan_max_ranges(const hy_kv_plan *p, const hy_kv_piece *piece);
 
 /* ---- packed pieces ---- */

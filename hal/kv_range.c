@@ -102,6 +102,7 @@ typedef struct list {
     hy_kv_blocks src, dst;
     hy_kv_bytes *out; /* NULL: count, without joining */
     size_t cap, n;
+    bool apart; /* join nothing */
     bool full;
 } list;
 
@@ -111,7 +112,7 @@ static void add(list *x, uint64_t src, uint64_t dst, uint64_t len)
         x->n++;
         return;
     }
-    hy_kv_bytes *last = x->n > 0 ? &x->out[x->n - 1] : NULL;
+    hy_kv_bytes *last = x->n > 0 && !x->apart ? &x->out[x->n - 1] : NULL;
     if (last != NULL && last->src + last->len == src && last->dst + last->len == dst) {
         last->len += len;
     } else if (last != NULL && src + len == last->src && dst + len == last->dst) {
@@ -221,8 +222,8 @@ static hy_status check_blocks(const char *who, hy_kv_blocks b, int32_t bt, int32
     return HY_OK;
 }
 
-hy_status hy_kv_plan_ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
-                            hy_kv_blocks dst, hy_kv_bytes *out, size_t cap, size_t *n_out)
+static hy_status ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
+                        hy_kv_blocks dst, bool apart, hy_kv_bytes *out, size_t cap, size_t *n_out)
 {
     list x;
     HY_TRY(list_init(p, piece, &x));
@@ -234,6 +235,7 @@ hy_status hy_kv_plan_ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv
     x.dst = dst;
     x.out = out;
     x.cap = cap;
+    x.apart = apart;
     if (x.sl->n_layers > 1 && x.sl->layer_stride > x.sl->block_stride) { /* [layer][block] */
         for (int32_t i = 0; i < piece->n_layers; i++)
             walk(&x, piece->layer0 + i, 1);
@@ -244,6 +246,18 @@ hy_status hy_kv_plan_ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv
         return hy_fail(HY_E_LIMIT, "KV plan: more than %zu ranges in a piece", cap);
     *n_out = x.n;
     return HY_OK;
+}
+
+hy_status hy_kv_plan_ranges(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
+                            hy_kv_blocks dst, hy_kv_bytes *out, size_t cap, size_t *n_out)
+{
+    return ranges(p, piece, src, dst, false, out, cap, n_out);
+}
+
+hy_status hy_kv_plan_runs(const hy_kv_plan *p, const hy_kv_piece *piece, hy_kv_blocks src,
+                          hy_kv_blocks dst, hy_kv_bytes *out, size_t cap, size_t *n_out)
+{
+    return ranges(p, piece, src, dst, true, out, cap, n_out);
 }
 
 size_t hy_kv_plan_max_ranges(const hy_kv_plan *p, const hy_kv_piece *piece)

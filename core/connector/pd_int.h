@@ -223,6 +223,10 @@ struct hy_pd {
     /* staging: units of PD_UNIT bytes */
     void *staging;
     hy_fab_mr *staging_mr;
+    void *bounce; /* a piece in memory that the device alone sees, between cache and staging; else
+                     NULL */
+    size_t bounce_bytes;
+    bool pinned;               /* staging is registered with the device */
     uint8_t *used;             /* [n_units] */
     size_t n_units, n_landing; /* the first n_landing are for what comes in */
     pd_peer *peers;
@@ -262,6 +266,10 @@ void hy_pd__tab_fini(pd_tab *t);
 void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing);
 void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes);
 hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool);
+/* Staging memory that both the fabric and the device reach, with a bounce where needed; after
+ * n_units and n_landing are set. */
+hy_status hy_pd__staging_open(hy_pd *p, bool host_visible);
+void hy_pd__staging_close(hy_pd *p);
 /* xxh64 of a direct piece's bytes in this node's pool, which is the plan's source or destination.
  */
 hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece *c,

@@ -554,8 +554,11 @@ static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
     hy_kv_copy k;
     hy_dev *d = p->o.dev;
     HY_TRY(d->ops->acquire_remote(p->queue));
+    void *from = p->bounce != NULL ? p->bounce : at;
+    if (from != at)
+        HY_TRY(d->ops->copy(p->queue, from, at, c.bytes));
     HY_TRY(
-        hy_kv_piece_unpack(l->peer->take, &c, &p->pool[c.group], own_blocks(l, c.group), at, &k));
+        hy_kv_piece_unpack(l->peer->take, &c, &p->pool[c.group], own_blocks(l, c.group), from, &k));
     HY_TRY(d->math->kv_unpack(p->queue, &k));
     return d->ops->queue_wait(p->queue);
 }

@@ -65,6 +65,38 @@ void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes)
     memset(p->used + i, 0, n);
 }
 
+hy_status hy_pd__staging_open(hy_pd *p, bool host_visible)
+{
+    hy_dev *d = p->o.dev;
+    const size_t bytes = p->n_units * PD_UNIT, out = p->n_units - p->n_landing;
+    if (host_visible) {
+        HY_TRY(d->ops->alloc(d, bytes, &p->staging));
+    } else {
+        p->bounce_bytes = (out > p->n_landing ? out : p->n_landing) * PD_UNIT;
+        p->staging = hy_aligned_alloc(4096, bytes);
+        if (p->staging == NULL)
+            return hy_fail(HY_E_NOMEM, "no memory for %zu bytes of staging", bytes);
+        HY_TRY(d->ops->alloc(d, p->bounce_bytes, &p->bounce));
+        p->pinned = d->ops->host_register(d, p->staging, bytes) == HY_OK; /* else only slower */
+    }
+    const hy_span s = hy_span_host(p->staging, bytes);
+    return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->staging_mr);
+}
+
+void hy_pd__staging_close(hy_pd *p)
+{
+    hy_dev *d = p->o.dev;
+    const bool ours = p->bounce_bytes > 0;
+    if (p->pinned)
+        d->ops->host_unregister(d, p->staging);
+    if (p->bounce != NULL)
+        d->ops->free(d, p->bounce, p->bounce_bytes);
+    if (ours)
+        hy_free(p->staging);
+    else if (p->staging != NULL)
+        d->ops->free(d, p->staging, p->n_units * PD_UNIT);
+}
+
 /* ---- pools ---- */
 
 hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
@@ -76,13 +108,15 @@ hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
     p->pool[group] = *pool;
     p->has_pool[group] = true;
     HY_TRY(hy_kv_desc_add(&p->desc, p->o.dev, pool, p->windows[group], 0, pool->layout.n_heads));
+    if (p->bounce != NULL)
+        return HY_OK; /* peers cannot write into it: all goes packed, through the staging */
     const uint64_t len = (uint64_t)pool->layout.bytes_per_block * (uint64_t)pool->n_blocks;
     const hy_span s = hy_span_host(pool->base, len);
     return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->mr[group]);
 }
 
-/* Ranges are listed against a made-up block list of the other side, so that both sides see the same
- * stretches in the same order: those of the transfer are joined as the ids of both allow. */
+/* Runs are listed against a made-up block list of the other side, and none is joined, so that both
+ * sides see the same ones in the same order. */
 hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece *c,
                              hy_kv_blocks own, bool src, uint64_t seed, uint64_t *out)
 {
@@ -97,7 +131,7 @@ hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece
     if (r == NULL || zero == NULL || s == NULL)
         st = hy_fail(HY_E_NOMEM, "no memory for a digest");
     else
-        st = hy_kv_plan_ranges(plan, c, src ? own : other, src ? other : own, r, cap, &n);
+        st = hy_kv_plan_runs(plan, c, src ? own : other, src ? other : own, r, cap, &n);
     if (st == HY_OK) {
         XXH64_reset(s, seed);
         for (size_t i = 0; i < n; i++)

@@ -143,10 +143,11 @@ static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     const uint32_t own = own_piece(p);
     const size_t piece = m->piece_bytes < own ? m->piece_bytes : own;
     const size_t run = m->min_run > p->o.min_run ? m->min_run : p->o.min_run;
+    const bool pack = !x->has_key[0] || p->mr[0] == NULL; /* one side's cache is out of reach */
     const hy_kv_plan_opts out = {
-        .lossy = lossy_out, .piece_bytes = piece, .min_run = run, .never_direct = !x->has_key[0]};
+        .lossy = lossy_out, .piece_bytes = piece, .min_run = run, .never_direct = pack};
     const hy_kv_plan_opts in = {
-        .lossy = lossy_in, .piece_bytes = piece, .min_run = run, .never_direct = p->mr[0] == NULL};
+        .lossy = lossy_in, .piece_bytes = piece, .min_run = run, .never_direct = pack};
     const hy_status out_st = hy_kv_plan_create(&p->desc, &x->desc, &out, &x->serve);
     const hy_status in_st = hy_kv_plan_create(&x->desc, &p->desc, &in, &x->take);
     if (out_st < 0 && in_st < 0)

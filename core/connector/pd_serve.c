@@ -522,9 +522,12 @@ static hy_status write_packed(hy_pd *p, pd_job *j)
         return HY_AGAIN;
     hy_dev *d = p->o.dev;
     hy_kv_copy k;
-    hy_status st = hy_kv_piece_pack(j->peer->serve, c, &p->pool[g], src_blocks(j, g), buf, &k);
+    void *to = p->bounce != NULL ? p->bounce : buf;
+    hy_status st = hy_kv_piece_pack(j->peer->serve, c, &p->pool[g], src_blocks(j, g), to, &k);
     if (st == HY_OK)
         st = d->math->kv_pack(p->queue, &k);
+    if (st == HY_OK && to != buf)
+        st = d->ops->copy(p->queue, buf, to, c->bytes);
     if (st == HY_OK)
         st = d->ops->queue_wait(p->queue);
     const uint64_t slot = j->n_packed % j->get.n_slots;

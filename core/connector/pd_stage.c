@@ -309,9 +309,7 @@ static hy_status open_parts(hy_pd *p)
     p->used = hy_calloc(p->n_units + 1, 1);
     if (p->used == NULL)
         return hy_fail(HY_E_NOMEM, "no memory for the staging's table");
-    HY_TRY(p->o.dev->ops->alloc(p->o.dev, p->n_units * PD_UNIT, &p->staging));
-    const hy_span s = hy_span_host(p->staging, p->n_units * PD_UNIT);
-    return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->staging_mr);
+    return hy_pd__staging_open(p, props.host_visible);
 }
 
 hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
@@ -388,8 +386,7 @@ void hy_pd_destroy(hy_pd *p)
     }
     if (p->queue != NULL)
         p->o.dev->ops->queue_destroy(p->queue);
-    if (p->staging != NULL)
-        p->o.dev->ops->free(p->o.dev, p->staging, p->n_units * PD_UNIT);
+    hy_pd__staging_close(p);
     hy_free(p->used);
     hy_stage_destroy(p->stage);
     hy_pd__links_fini(p);
