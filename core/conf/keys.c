@@ -190,7 +190,9 @@ const hy_conf_key hy_conf__keys[] = {
         "Where its fabric is: host:port[,host:port], its [fabric] listen or [connector] advertise. "
         "A router in push mode tells it to decode nodes; the peer's name must be its [node] name."),
 
-    STRING("backend", "name", "cpu", "Compute backend. `halyard devices` lists those found."),
+    STRING("backend", "name", "cpu",
+           "Compute backend. `halyard devices` lists those found. Behind a colon: which device "
+           "(cuda:1), the wave (simt:64), the instruction set (cpu:avx2), or key=value."),
 
     PATH("fetch", "cache_dir", "",
          "Where fetched models are kept. Empty: $HY_MODELS, else $XDG_CACHE_HOME/halyard, else "

@@ -238,6 +238,7 @@ void hy_exec_destroy(hy_exec *e)
     hy_free(e->stage_cos);
     hy_free(e->stage_sin);
     hy_free(e->host_logits);
+    hy_free(e->host_x);
     hy_free(e);
 }
 
@@ -266,10 +267,16 @@ const float *hy_exec_logits(const hy_exec *e, int32_t i)
     return NULL;
 }
 
-void hy_exec_set_probe(hy_exec *e, hy_exec_probe fn, void *arg)
+hy_status hy_exec_set_probe(hy_exec *e, hy_exec_probe fn, void *arg)
 {
+    if (!e->host_visible && fn != NULL && e->host_x == NULL) {
+        e->host_x = hy_calloc((size_t)e->o.max_rows * (size_t)e->m->cfg.dim, sizeof(float));
+        if (e->host_x == NULL)
+            return hy_fail(HY_E_NOMEM, "no memory for a copy of the residual stream");
+    }
     e->probe = fn;
     e->probe_arg = arg;
+    return HY_OK;
 }
 
 void hy_exec_fingerprint(const hy_exec *e, uint8_t out[32])

@@ -44,10 +44,10 @@ const hy_kv_pool *hy_exec_pool(const hy_exec *e, int32_t group);
 /* Logits of the last step's row i (tests, drift), where that row was sampled or scored and its
  * turn was the last; else NULL. Valid until the next step. */
 const float *hy_exec_logits(const hy_exec *e, int32_t i);
-/* Called after each of the model's steps with the residual stream [rows][dim] (tests, drift; host
- * visible devices only). NULL: none. */
+/* Called after each of the model's steps with the residual stream [rows][dim] in host memory
+ * (tests, drift). NULL: none. HY_E_NOMEM: no memory for a copy of what the device alone can see. */
 typedef void (*hy_exec_probe)(void *arg, const hy_step *s, const float *x, int32_t rows);
-void hy_exec_set_probe(hy_exec *e, hy_exec_probe fn, void *arg);
+hy_status hy_exec_set_probe(hy_exec *e, hy_exec_probe fn, void *arg);
 /* Model fingerprint with KV value type and activation mode mixed in: root of the prefix hash. */
 void hy_exec_fingerprint(const hy_exec *e, uint8_t out[32]);
 

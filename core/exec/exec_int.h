@@ -61,6 +61,7 @@ struct hy_exec {
     hy_exec_store stores[HY_EXEC_STORES];
     int store;
     hy_exec_probe probe;
+    float *host_x; /* what the probe sees, where the device's memory is not ours to see */
     void *probe_arg;
 };
 

@@ -253,6 +253,16 @@ static hy_status layer_hook(hy_exec *e, const hy_step *s, bool before)
     return c->worker.save_layer(c->worker_self, e->queue, s->group, s->group_layer);
 }
 
+static hy_status run_probe(hy_exec *e, const hy_step *s, int32_t rows)
+{
+    const size_t bytes = (size_t)rows * (size_t)e->m->cfg.dim * sizeof(float);
+    if (!e->host_visible)
+        HY_TRY(e->dev->ops->copy(e->queue, e->host_x, e->x, bytes));
+    HY_TRY(e->dev->ops->queue_wait(e->queue));
+    e->probe(e->probe_arg, s, e->host_visible ? e->x : e->host_x, rows);
+    return HY_OK;
+}
+
 static hy_status run_all(hy_exec *e, hy_batch *b)
 {
     for (int32_t i = 0; i < e->m->n_steps; i++) {
@@ -260,10 +270,8 @@ static hy_status run_all(hy_exec *e, hy_batch *b)
         HY_TRY(layer_hook(e, s, true));
         HY_TRY(s->kind == HY_STEP_HEAD ? run_head(e, s, b) : run_step(e, s, b));
         HY_TRY(layer_hook(e, s, false));
-        if (e->probe != NULL && e->host_visible) {
-            HY_TRY(e->dev->ops->queue_wait(e->queue));
-            e->probe(e->probe_arg, s, e->x, b->rows.n);
-        }
+        if (e->probe != NULL)
+            HY_TRY(run_probe(e, s, b->rows.n));
     }
     return HY_OK;
 }

@@ -7,7 +7,9 @@
 #include "core/node/device.h"
 #include "hal/registry.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_OPTS 16
@@ -49,22 +51,126 @@ static void value_text(const hy_conf *c, const hy_conf_key *k, char *out, size_t
     }
 }
 
-hy_status hy_node_open_device(const hy_conf *c, hy_dev **out)
+/* What stands behind the colon of "simt:64", "cuda:1", "cpu:avx2" or "simt:64,check=true", and the
+ * backend's keys in the configuration. Where both give a key, the first counts. */
+typedef struct opts {
+    char name[32];
+    char text[MAX_OPTS][320];
+    const char *kv[MAX_OPTS + 1];
+    size_t n;
+    int index;
+} opts;
+
+static bool has_key(const hy_backend *b, const char *key)
 {
-    const char *backend = hy_conf_str(c, "backend", "name"), *kv[MAX_OPTS + 1] = {NULL};
-    char section[64], text[MAX_OPTS][320], value[256];
-    size_t n = 0;
-    snprintf(section, sizeof(section), "backend.%s", backend);
-    for (size_t i = 0; hy_conf_key_at(c, i) != NULL && n < MAX_OPTS; i++) {
+    for (size_t i = 0; i < b->n_keys; i++)
+        if (strcmp(b->keys[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+static hy_status add_kv(opts *o, const char *key, const char *value)
+{
+    if (o->n == MAX_OPTS)
+        return hy_fail(HY_E_LIMIT, "backend %s: more than %d options", o->name, MAX_OPTS);
+    snprintf(o->text[o->n], sizeof(o->text[o->n]), "%s=%s", key, value);
+    o->kv[o->n] = o->text[o->n];
+    o->n++;
+    return HY_OK;
+}
+
+/* One word behind the colon: key=value, a number (the wave where the backend has one to choose,
+ * else which device), or an instruction set. */
+static hy_status take_word(opts *o, const hy_backend *b, const char *word)
+{
+    char key[32] = "";
+    const size_t eq = strcspn(word, "=");
+    if (word[eq] == '=') {
+        if (eq < sizeof(key))
+            memcpy(key, word, eq);
+        if (!has_key(b, key))
+            return hy_fail(HY_E_NOTFOUND, "backend %s has no option '%.*s' (`halyard config`)",
+                           o->name, (int)eq, word);
+        return add_kv(o, key, word + eq + 1);
+    }
+    const bool waves = has_key(b, "wave");
+    const char *number = waves && strncmp(word, "wave", 4) == 0 ? word + 4 : word;
+    if (number[0] != '\0' && number[strspn(number, "0123456789")] == '\0') {
+        if (waves)
+            return add_kv(o, "wave", number);
+        o->index = strlen(number) < 8 ? atoi(number) : INT_MAX;
+        return HY_OK;
+    }
+    if (word[0] != '\0' && has_key(b, "isa"))
+        return add_kv(o, "isa", word);
+    return hy_fail(HY_E_INVAL, "backend '%s:%.40s': neither a number nor key=value", o->name, word);
+}
+
+static hy_status take_spec(opts *o, const char *spec)
+{
+    const hy_backend *b = NULL;
+    char words[256];
+    const size_t n = strcspn(spec, ":");
+    snprintf(o->name, sizeof(o->name), "%.*s", (int)n, spec);
+    HY_TRY(hy_backend_find(o->name, &b));
+    if (spec[n] == '\0')
+        return HY_OK;
+    if (strlen(spec + n + 1) >= sizeof(words))
+        return hy_fail(HY_E_INVAL, "backend %s: too long a list of options", o->name);
+    snprintf(words, sizeof(words), "%s", spec + n + 1);
+    for (char *w = words, *next; w != NULL; w = next) {
+        next = strchr(w, ',');
+        if (next != NULL)
+            *next++ = '\0';
+        HY_TRY(take_word(o, b, w));
+    }
+    return HY_OK;
+}
+
+/* The keys of [backend.NAME], behind what is there. */
+static hy_status take_conf(opts *o, const hy_conf *c, const char *name)
+{
+    char section[64], value[256];
+    snprintf(section, sizeof(section), "backend.%s", name);
+    for (size_t i = 0; hy_conf_key_at(c, i) != NULL; i++) {
         const hy_conf_key *k = hy_conf_key_at(c, i);
         if (strcmp(k->section, section) != 0)
             continue;
         value_text(c, k, value, sizeof(value));
-        snprintf(text[n], sizeof(text[n]), "%s=%s", k->key, value);
-        kv[n] = text[n];
-        n++;
+        HY_TRY(add_kv(o, k->key, value));
     }
-    hy_dev_opts o = {
-        .backend = backend, .n_threads = (int)hy_conf_int(c, "engine", "threads"), .kv = kv};
-    return hy_dev_open(&o, out);
+    return HY_OK;
+}
+
+hy_status hy_node_open_spec(const hy_conf *c, const char *spec, hy_dev **out)
+{
+    opts o = {.index = 0};
+    HY_TRY(take_spec(&o, spec));
+    HY_TRY(take_conf(&o, c, o.name));
+    hy_dev_opts d = {.backend = o.name,
+                     .index = o.index,
+                     .n_threads = (int)hy_conf_int(c, "engine", "threads"),
+                     .kv = o.kv,
+                     .fast = strcmp(hy_conf_str(c, "engine", "numerics"), "fast") == 0};
+    return hy_dev_open(&d, out);
+}
+
+hy_status hy_node_configure_backends(const hy_conf *c)
+{
+    for (size_t i = 0; hy_backend_name_at(i) != NULL; i++) {
+        const hy_backend *b = NULL;
+        opts o = {.index = 0};
+        if (hy_backend_find(hy_backend_name_at(i), &b) < 0 ||
+            b->size <= offsetof(hy_backend, configure) || b->configure == NULL)
+            continue;
+        HY_TRY(take_conf(&o, c, b->name));
+        const hy_dev_opts d = {.backend = b->name, .kv = o.kv};
+        HY_TRY(b->configure(&d));
+    }
+    return HY_OK;
+}
+
+hy_status hy_node_open_device(const hy_conf *c, hy_dev **out)
+{
+    return hy_node_open_spec(c, hy_conf_str(c, "backend", "name"), out);
 }

@@ -4,6 +4,7 @@
  *
  * Thread: main.  Owner: none.
  */
+#include "core/node/device.h"
 #include "hal/conform.h"
 #include "tools/cli/cli.h"
 
@@ -26,19 +27,14 @@ static void on_item(void *arg, const hy_conform_item *it)
     printf("%s%s\n", it->text[0] != '\0' ? "  " : "", it->text);
 }
 
-static int conform(const hy_dev_opts *o, const hy_conform_opts *co, report *r)
+static int conform(hy_dev *dev, const hy_conform_opts *co, report *r)
 {
-    hy_dev *dev = NULL;
     hy_dev_props p;
     hy_conform_sum sum = {0};
-    if (hy_dev_open(o, &dev) < 0)
-        return hy_cli_fail("conform");
     memset(&p, 0, sizeof(p));
     dev->ops->props(dev, &p);
     printf("conformance of %s\n", p.name);
-    hy_status st = hy_conform_run(dev, co, on_item, r, &sum);
-    hy_dev_close(dev);
-    if (st < 0)
+    if (hy_conform_run(dev, co, on_item, r, &sum) < 0)
         return hy_cli_fail("conform");
     printf("%d cases%s: %d passed, %d failed, %d refused\n", sum.cases,
            sum.bits ? ", bits equal to the scalar reference" : "", sum.passed, sum.failed,
@@ -46,32 +42,28 @@ static int conform(const hy_dev_opts *o, const hy_conform_opts *co, report *r)
     return sum.failed == 0 ? HY_EXIT_OK : HY_EXIT_FAIL;
 }
 
-static int table(const hy_dev_opts *o)
+static int table(hy_dev *dev)
 {
-    hy_dev *dev = NULL;
     hy_buf b;
     hy_buf_init(&b);
-    hy_status st = hy_dev_open(o, &dev);
-    if (st == HY_OK)
-        st = hy_conform_table(&dev, 1, &b);
+    hy_status st = hy_conform_table(&dev, 1, &b);
     if (st == HY_OK)
         fputs(hy_buf_str(&b), stdout);
     hy_buf_fini(&b);
-    hy_dev_close(dev);
     return st == HY_OK ? HY_EXIT_OK : hy_cli_fail("conform");
 }
 
 int hy_cmd_conform(int argc, char **argv)
 {
-    const char *backend = "cpu", *isa = "auto", *only = NULL;
+    const char *isa = "auto", *only = NULL;
     bool quick = false, want_table = false;
     report r = {0};
     const hy_cli_opt opts[] = {
         {.name = "--backend",
          .letter = 'b',
          .arg = "NAME",
-         .value = &backend,
-         .help = "backend to check (cpu)"},
+         .conf = "backend.name",
+         .help = "backend to check (cpu); simt:64, cuda:1: as [backend] name"},
         {.name = "--isa",
          .arg = "ISA",
          .value = &isa,
@@ -86,16 +78,27 @@ int hy_cmd_conform(int argc, char **argv)
          .flag = &want_table,
          .help = "print the support table (docs/SUPPORT.md) instead"},
     };
+    hy_conf *conf = hy_cli_conf();
     hy_cli cli = {
+        .conf = conf,
         .usage = "conform [--backend NAME]",
         .about = "Check every operation of a backend, over types and odd shapes, against double\n"
                  "precision, and bit for bit where the backend promises the cpu's order.",
         .opts = opts,
         .n_opts = HY_COUNTOF(opts)};
     int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc >= 0)
-        return rc;
-    hy_dev_opts o = {.backend = backend, .isa = isa};
-    hy_conform_opts co = {.only = only, .quick = quick};
-    return want_table ? table(&o) : conform(&o, &co, &r);
+    if (rc < 0) {
+        char spec[128];
+        hy_dev *dev = NULL;
+        const char *name = hy_conf_str(conf, "backend", "name");
+        snprintf(spec, sizeof(spec), "%s:%s", name, isa);
+        const hy_conform_opts co = {.only = only, .quick = quick};
+        if (hy_node_open_spec(conf, strcmp(isa, "auto") == 0 ? name : spec, &dev) < 0)
+            rc = hy_cli_fail("conform");
+        else
+            rc = want_table ? table(dev) : conform(dev, &co, &r);
+        hy_dev_close(dev);
+    }
+    hy_conf_destroy(conf);
+    return rc;
 }
