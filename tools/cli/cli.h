@@ -24,7 +24,9 @@ int hy_cmd_devices(int argc, char **argv);
 int hy_cmd_conform(int argc, char **argv);
 int hy_cmd_config(int argc, char **argv);
 int hy_cmd_bench(int argc, char **argv);
-int hy_cmd_bench_link(int argc, char **argv); /* argv[0] is "link" */
+int hy_cmd_bench_link(int argc, char **argv);   /* argv[0] is "link" */
+int hy_cmd_bench_device(int argc, char **argv); /* argv[0] is "device" */
+int hy_cmd_drift(int argc, char **argv);
 int hy_cmd_up(int argc, char **argv);
 int hy_cmd_trace(int argc, char **argv);
 

@@ -164,6 +164,8 @@ int hy_cmd_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "link") == 0)
         return hy_cmd_bench_link(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "device") == 0)
+        return hy_cmd_bench_device(argc - 1, argv + 1);
     const char *pp = "512", *tg = "64", *depth = "0", *streams = "1", *reps = "1";
     const hy_cli_opt opts[] = {
         {.name = "--prompt",
@@ -196,7 +198,8 @@ int hy_cmd_bench(int argc, char **argv)
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "bench MODEL",
                   .about = "Time prefill and decode of a model's step runner; one JSON line each.\n"
-                           "`halyard bench link` times the links between two processes instead.",
+                           "`halyard bench link` times the links between two processes instead,\n"
+                           "`halyard bench device` what the device can do at best.",
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};

@@ -23,8 +23,9 @@ static const struct {
     {"tokenize", hy_cmd_tokenize, "text to token ids and back"},
     {"devices", hy_cmd_devices, "show devices, cores, caches, memory and network cards"},
     {"conform", hy_cmd_conform, "check a backend's operations against double precision"},
+    {"drift", hy_cmd_drift, "measure how far two backends stand apart on a model"},
     {"config", hy_cmd_config, "print every configuration key: the manual"},
-    {"bench", hy_cmd_bench, "time prefill and decode of a model; `bench link`: the links"},
+    {"bench", hy_cmd_bench, "time prefill and decode; `bench link`, `bench device`"},
 };
 
 static void print_commands(FILE *f)
