@@ -52,8 +52,8 @@ static void skel_close(hy_dev *d)
 static hy_status skel_alloc(hy_dev *d, size_t bytes, void **out)
 {
     (void)d;
-    size_t len = (bytes + 63) / 64 * 64 + 64;
-    void *p = hy_aligned_alloc(64, len);
+    size_t len = (bytes / 64 + 2) * 64;
+    void *p = bytes < SIZE_MAX / 2 ? hy_aligned_alloc(64, len) : NULL;
     if (p == NULL)
         return hy_fail(HY_E_NOMEM_DEVICE, "skeleton: no memory for %zu bytes", bytes);
     memset(p, 0, len); /* zeroed is part of the contract */
