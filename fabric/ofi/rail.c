@@ -16,12 +16,15 @@
  * - An endpoint here has one peer. Sized for the default of 256 or more, a queue of verbs;ofi_rxm
  *   is larger than small devices have (fi_enable: EINVAL) and megabytes per link on others.
  * - Cached registrations of verbs stay valid after they are closed: a key must die with its memory.
+ * - Receive buffers per endpoint, not per connection: else ofi_rxm sends credits to and fro and
+ *   crashes when one is still unread as an endpoint closes (libfabric issue 11828).
  * And the soft limit of locked memory goes up to the hard one. */
 static void set_defaults(void)
 {
     struct rlimit l;
     setenv("FI_UNIVERSE_SIZE", "16", 0);
     setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
+    setenv("FI_OFI_RXM_USE_SRX", "1", 0);
     if (getrlimit(RLIMIT_MEMLOCK, &l) == 0 && l.rlim_cur != l.rlim_max) {
         l.rlim_cur = l.rlim_max;
         (void)setrlimit(RLIMIT_MEMLOCK, &l);
