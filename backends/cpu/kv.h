@@ -14,9 +14,10 @@
 typedef struct cpu_kv_tile {
     uint8_t *cache;     /* first token's first dim */
     int64_t token, dim; /* its strides in bytes */
-    uint8_t *wire;      /* [m][width] */
-    float *scales;      /* [m]; NULL when not quantised */
-    int32_t m, width;   /* 1..16 tokens */
+    uint8_t *wire;      /* [m][width], rows wire_ld bytes apart */
+    int64_t wire_ld;
+    float *scales;    /* [m]; NULL when not quantised */
+    int32_t m, width; /* 1..16 tokens */
     hy_dtype value, type, w;
     float *rows;  /* scratch [16][cpu_kv_ld(width)] */
     uint8_t *alt; /* the same size again */

@@ -418,7 +418,7 @@ static void pack_tile(const cpu_kv_tile *t)
 {
     int64_t w = t->width, elem = bytes_of(t->type), out = bytes_of(t->w), ld = cpu_kv_ld(t->width);
     if (t->w == t->type) {
-        take(t, elem, t->wire, w * elem);
+        take(t, elem, t->wire, t->wire_ld);
         return;
     }
     const uint8_t *raw = t->cache; /* rows of the storage type */
@@ -430,7 +430,7 @@ static void pack_tile(const cpu_kv_tile *t)
     }
     float limit = t->w == HY_I8 ? 127.0f : t->w == HY_F8_E4M3 ? 448.0f : 240.0f;
     for (int32_t i = 0; i < t->m; i++) {
-        uint8_t *to = t->wire + i * w * out;
+        uint8_t *to = t->wire + i * t->wire_ld;
         get_row(t->type, raw + i * step, w, t->rows);
         if (out != 1) {
             put_row(t->w, t->rows, w, to);
@@ -455,9 +455,9 @@ static bool unpack_f32(const cpu_kv_tile *t, uint8_t *rows, int64_t step, bool p
     for (int32_t i = 0; i < t->m; i++) {
         float *to = (float *)(void *)(rows + i * step);
         if (in == 1)
-            dequantise(t->wire + i * w, w, t->scales[i], t->w, to);
+            dequantise(t->wire + i * t->wire_ld, w, t->scales[i], t->w, to);
         else
-            get_row(t->w, t->wire + i * w * in, w, to);
+            get_row(t->w, t->wire + i * t->wire_ld, w, to);
     }
     return true;
 }
@@ -466,7 +466,7 @@ static void unpack_tile(const cpu_kv_tile *t)
 {
     int64_t w = t->width, elem = bytes_of(t->type), in = bytes_of(t->w), ld = cpu_kv_ld(t->width);
     if (t->w == t->type && t->w == t->value) {
-        give(t, elem, t->wire, w * elem);
+        give(t, elem, t->wire, t->wire_ld);
         return;
     }
     bool plain = t->dim == elem;
@@ -474,7 +474,7 @@ static void unpack_tile(const cpu_kv_tile *t)
     int64_t step = plain ? t->token : ld * elem;
     bool done = unpack_f32(t, rows, step, plain);
     for (int32_t i = 0; i < t->m && !done; i++) {
-        const uint8_t *from = t->wire + i * w * in;
+        const uint8_t *from = t->wire + i * t->wire_ld;
         uint8_t *to = rows + i * step;
         if (in == 1)
             dequantise(from, w, t->scales[i], t->w, t->rows);

@@ -47,6 +47,7 @@ static void one_tile(const walk *w, const hy_kv_plane *p, const seg *s, int32_t 
     t.token = p->token;
     t.dim = p->dim;
     t.wire = wire;
+    t.wire_ld = (int64_t)p->width * (int64_t)w->elem;
     t.scales = scales;
     t.m = s->m;
     t.width = p->width;
@@ -76,6 +77,39 @@ static void one_head(const walk *w, const hy_kv_plane *p, const group *g, int32_
     }
 }
 
+/* A cache with a token's heads side by side is met token by token: its lines then follow each
+ * other. */
+static bool token_major(const walk *w, const hy_kv_plane *p)
+{
+    return w->scales == NULL && w->a->n_heads > 1 && p->head < p->token &&
+           p->dim == (int64_t)hy_dtype_get((int)w->l->type)->bytes;
+}
+
+static void by_token(const walk *w, const hy_kv_plane *p, const group *g)
+{
+    const int64_t row = (int64_t)p->width * (int64_t)w->elem;
+    cpu_kv_tile t = w->tile;
+    t.token = p->head;
+    t.dim = p->dim;
+    t.width = p->width;
+    t.wire_ld = g->m * row;
+    int64_t at = 0; /* tokens before */
+    for (int32_t s = 0; s < g->n_segs; s++) {
+        for (int32_t i = 0; i < g->segs[s].m; i++, at++) {
+            for (int32_t h = 0; h < w->a->n_heads; h += 16) {
+                t.cache = g->segs[s].block + p->off + (w->a->head0 + h) * p->head +
+                          (g->segs[s].in + i) * p->token;
+                t.wire = g->wire + (h * g->m + at) * row;
+                t.m = w->a->n_heads - h < 16 ? w->a->n_heads - h : 16;
+                if (w->pack)
+                    w->k->pack(&t);
+                else
+                    w->k->unpack(&t);
+            }
+        }
+    }
+}
+
 /* One plane of n groups. Head by head over all of them: where a block holds several groups, lines
  * of the cache are then met again while they are near. */
 static void plane(walk *w, const hy_kv_plane *p, int32_t n)
@@ -87,6 +121,9 @@ static void plane(walk *w, const hy_kv_plane *p, int32_t n)
         uint8_t *at = g->segs->block + p->off + a->head0 * p->head + g->segs->in * p->token;
         memcpy(w->pack ? g->wire : at, w->pack ? at : g->wire,
                (size_t)a->n_heads * (size_t)g->m * row);
+    } else if (token_major(w, p)) {
+        for (int32_t i = 0; i < n; i++)
+            by_token(w, p, &w->groups[i]);
     } else {
         for (int32_t h = 0; h < a->n_heads; h++) {
             for (int32_t i = 0; i < n; i++)

@@ -205,6 +205,7 @@ typedef struct pd_seq { /* scheduler half */
 typedef struct pd_metrics {
     hy_metric *bytes_in, *bytes_out, *seconds, *failed, *expired_leases, *missed, *corrupt;
     hy_metric *held_blocks, *leases, *oldest, *loads, *full_hits, *refused, *links;
+    hy_metric *oldest_load;
 } pd_metrics;
 
 struct hy_pd {
@@ -249,6 +250,7 @@ struct hy_pd {
     pd_seq *seq[PD_BUCKETS];
     hy_buf handover;
     pd_metrics m;
+    _Atomic uint64_t born_lease, born_load; /* of the oldest one; 0: none */
     struct {
         _Atomic uint64_t loads, received, missed, failed, expired, corrupt, aborted;
         _Atomic uint64_t bytes_in, bytes_out, tokens_in, jobs_out, full_hits;
@@ -265,6 +267,7 @@ void hy_pd__tab_fini(pd_tab *t);
 /* Bytes rounded up to units; NULL: none free now. landing: for what comes in. */
 void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing);
 void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes);
+size_t hy_pd__stage_free(const hy_pd *p, bool landing);
 hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool);
 /* Staging memory that both the fabric and the device reach, with a bounce where needed; after
  * n_units and n_landing are set. */

@@ -273,7 +273,10 @@ static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
     if (piece == 0 || hy_kv_plan_total(l->peer->take, w).staged == 0)
         return true;
     l->slot_bytes = (uint32_t)((piece + 63) / 64 * 64);
+    const size_t room = hy_pd__stage_free(p, true);
     for (uint32_t n = PD_SLOTS; n > 0; n /= 2) {
+        if (n > 2 && 2 * (size_t)n * l->slot_bytes > room)
+            continue; /* others are to find some, too */
         void *at = hy_pd__stage_take(p, (size_t)n * l->slot_bytes, true);
         if (at == NULL)
             continue;

@@ -55,6 +55,15 @@ void *hy_pd__stage_take(hy_pd *p, size_t bytes, bool landing)
     return NULL;
 }
 
+size_t hy_pd__stage_free(const hy_pd *p, bool landing)
+{
+    const size_t from = landing ? 0 : p->n_landing, to = landing ? p->n_landing : p->n_units;
+    size_t n = 0;
+    for (size_t i = from; i < to; i++)
+        n += !p->used[i];
+    return n * PD_UNIT;
+}
+
 void hy_pd__stage_give(hy_pd *p, void *at, size_t bytes)
 {
     if (at == NULL)

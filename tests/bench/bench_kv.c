@@ -172,6 +172,7 @@ int main(int argc, char **argv)
         {KIT_CPU, KIT_NHD, 16, 16, HY_F16, HY_F16, HY_F16, HY_F16},
         {KIT_NHD, KIT_CPU, 32, 16, HY_F16, HY_F16, HY_F16, HY_F16},
         {KIT_CPU, KIT_CPU, 17, 100, HY_F16, HY_F16, HY_F16, HY_F16},
+        {KIT_CPU, KIT_NHD, 16, 32, HY_F16, HY_F16, HY_F32, HY_F16},
         {KIT_CPU, KIT_CPU, 16, 16, HY_F16, HY_F16, HY_F32, HY_F16},
         {KIT_CPU, KIT_CPU, 16, 16, HY_F16, HY_F32, HY_F16, HY_F16},
         {KIT_CPU, KIT_HND, 16, 32, HY_BF16, HY_F32, HY_BF16, HY_BF16},
