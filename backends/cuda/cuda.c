@@ -5,10 +5,9 @@
  * Thread: as gpu/dev.h.  Owner: none.
  */
 #include "backends/cuda/cuda.h"
+#include "backends/gpu/blas.h"
 #include "backends/gpu/dev.h"
 #include "core/base/conf_key.h"
-
-enum { ATTR_WARP_SIZE = 10, ATTR_UNITS = 16, LAZY_PEER_ACCESS = 1 };
 
 static gpu_calls cu;
 static int (*get_error_name)(int code, const char **s);
@@ -68,6 +67,24 @@ static gpu_calls cu = {.error_name = error_name};
 
 static const char *const files[] = {"libcuda.so.1", NULL};
 
+static const gpu_blas_names blas = {
+    .files = {"libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12", NULL},
+    .create = "cublasLtCreate",
+    .destroy = "cublasLtDestroy",
+    .desc_create = "cublasLtMatmulDescCreate",
+    .desc_set = "cublasLtMatmulDescSetAttribute",
+    .desc_destroy = "cublasLtMatmulDescDestroy",
+    .layout_create = "cublasLtMatrixLayoutCreate",
+    .layout_destroy = "cublasLtMatrixLayoutDestroy",
+    .matmul = "cublasLtMatmul",
+    .compute_f32 = CUBLAS_COMPUTE_F32,
+    .transpose = CUBLAS_TRANSPOSE,
+    .attr_trans_a = CUBLASLT_TRANS_A,
+    .type_f32 = 0,
+    .type_f16 = 2,
+    .type_bf16 = 14,
+};
+
 static const gpu_vendor vendor = {
     .name = "cuda",
     .library = "the CUDA driver",
@@ -76,10 +93,11 @@ static const gpu_vendor vendor = {
     .n_symbols = HY_COUNTOF(symbols),
     .calls = &cu,
     .status = cuda_status,
-    .attr_wave = ATTR_WARP_SIZE,
-    .attr_units = ATTR_UNITS,
-    .ipc_flags = LAZY_PEER_ACCESS,
+    .attr_wave = CUDA_ATTR_WAVE,
+    .attr_units = CUDA_ATTR_UNITS,
+    .ipc_flags = CUDA_IPC_LAZY,
     .images = gpu_images,
+    .blas = &blas,
 };
 
 static gpu_library library = {.v = &vendor};

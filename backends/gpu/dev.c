@@ -58,6 +58,7 @@ static void close_dev(hy_dev *d)
     gpu_dev *g = gpu_dev_of(d);
     if (g->ctx != NULL) {
         g->v->calls->ctx_set(g->ctx);
+        gpu_blas_destroy(g->blas);
         if (g->module != NULL)
             g->v->calls->unload(g->module);
         g->v->calls->ctx_release(g->handle);
@@ -174,7 +175,7 @@ static hy_status export_ipc(const gpu_dev *g, void *p, hy_span *out)
     void *base = NULL;
     size_t all = 0;
     HY_TRY(gpu_did(g, g->v->calls->range(&base, &all, p), "exporting memory"));
-    HY_TRY(gpu_did(g, g->v->calls->ipc_get(&h, p), "exporting memory to a process"));
+    HY_TRY(gpu_did(g, g->v->calls->ipc_get(&h, base), "exporting memory to a process"));
     out->exp = (hy_export){
         .kind = HY_EXPORT_IPC, .fd = -1, .offset = (uint64_t)((char *)p - (char *)base)};
     memcpy(out->exp.ipc, h.bytes, sizeof(h.bytes));
@@ -323,13 +324,16 @@ hy_status gpu_open(gpu_library *l, const hy_dev_opts *o, hy_dev **out)
     g->graphs = wants_graphs(g, o);
     g->base = (simt_base){.name = l->v->name, .drv = &gpu_driver, .fast = o->fast};
     g->base.base.ops = &dev_ops;
-    g->base.base.math = &simt_math;
+    gpu_math_fill(&g->math);
+    g->base.base.math = &g->math;
     hy_status st = open_vendor(g);
     if (st != HY_OK) {
         close_dev(&g->base.base);
         return st;
     }
     g->base.units = g->units;
+    if (o->fast)
+        g->blas = gpu_blas_create(g->v->blas, gpu_option(o, "blas"));
     *out = &g->base.base;
     return HY_OK;
 }

@@ -14,6 +14,7 @@
 #ifndef HY_GPU_DEV_H
 #define HY_GPU_DEV_H
 
+#include "backends/gpu/blas.h"
 #include "backends/gpu/driver.h"
 #include "backends/simt/ops.h"
 
@@ -37,6 +38,8 @@ typedef struct gpu_dev {
     int index, handle; /* the vendor's number of it */
     int wave, units;
     bool graphs;
+    gpu_blas *blas; /* NULL: never */
+    hy_math_ops math;
 } gpu_dev;
 
 typedef struct gpu_launch {
@@ -77,6 +80,7 @@ typedef struct gpu_queue {
     /* Device memory for one op. */
     void *scratch;
     size_t scratch_bytes;
+    void *space; /* of the vendor's GEMM */
     /* Host memory for one op: built, then staged. */
     void *host;
     size_t host_bytes;
@@ -120,6 +124,9 @@ hy_status gpu_queue_flush(gpu_queue *q);
 hy_status gpu_list_init(gpu_list *l, size_t items, size_t args);
 void gpu_list_fini(gpu_list *l, size_t items, size_t args);
 hy_status gpu_list_launch(gpu_queue *q, const gpu_list *l);
+
+/* matmul.c */
+void gpu_math_fill(hy_math_ops *out);
 
 /* graph.c: the list as a graph when it came before; HY_AGAIN: start it kernel by kernel. */
 hy_status gpu_graph_run(gpu_queue *q);

@@ -15,14 +15,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 hy_status gpu_check(const gpu_vendor *v, int code, const char *what)
 {
+    const char *text = NULL;
     if (code == 0)
         return HY_OK;
-    hy_status st = v->status(code);
+    hy_status st = v->status(code, &text);
     if (st == HY_AGAIN)
         return st;
     const char *name = v->calls->error_name(code);
-    return hy_fail(st, "%s: %s: %s (%d)", v->name, what, name != NULL ? name : "unknown error",
-                   code);
+    return hy_fail(st, "%s: %s: %s (%d)", v->name, what, name != NULL ? name : text, code);
 }
 
 const char *gpu_option(const hy_dev_opts *o, const char *key)

@@ -91,10 +91,11 @@ typedef struct gpu_vendor {
     const gpu_symbol *symbols;
     size_t n_symbols;
     gpu_calls *calls;
-    hy_status (*status)(int code); /* never HY_OK but for 0 */
+    hy_status (*status)(int code, const char **text); /* never HY_OK but for 0 */
     int attr_wave, attr_units;
     unsigned ipc_flags; /* of ipc_open */
     const gpu_image *images;
+    const struct gpu_blas_names *blas;
 } gpu_vendor;
 
 /* What the library says of this machine; one a vendor, kept by its module. */

@@ -149,6 +149,8 @@ void gpu_queue_destroy(hy_queue *hq)
     free_ring(c, &q->ring);
     if (q->scratch != NULL)
         c->free(q->scratch);
+    if (q->space != NULL)
+        c->free(q->space);
     if (q->stream != NULL)
         c->stream_destroy(q->stream);
     gpu_list_fini(&q->list, GPU_PENDING, GPU_ARGS);

@@ -6,11 +6,9 @@
  * Thread: as gpu/dev.h.  Owner: none.
  */
 #include "backends/hip/hip.h"
+#include "backends/gpu/blas.h"
 #include "backends/gpu/dev.h"
 #include "core/base/conf_key.h"
-
-/* As numbered since HIP 5; the places of attributes that went are kept there. */
-enum { ATTR_WARP_SIZE = 87, ATTR_UNITS = 63, LAZY_PEER_ACCESS = 1, COPY_ANY_WAY = 4 };
 
 static gpu_calls hip;
 static int (*set_device)(int dev);
@@ -36,7 +34,7 @@ static int ctx_release(int dev)
 
 static int copy(void *dst, const void *src, size_t n, void *stream)
 {
-    return memcpy_async(dst, src, n, COPY_ANY_WAY, stream);
+    return memcpy_async(dst, src, n, HIP_COPY_ANY_WAY, stream);
 }
 
 static const gpu_symbol symbols[] = {
@@ -88,6 +86,24 @@ static gpu_calls hip = {
 static const char *const files[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                     "libamdhip64.so.5", NULL};
 
+static const gpu_blas_names blas = {
+    .files = {"libhipblaslt.so", "libhipblaslt.so.1", "libhipblaslt.so.0", NULL},
+    .create = "hipblasLtCreate",
+    .destroy = "hipblasLtDestroy",
+    .desc_create = "hipblasLtMatmulDescCreate",
+    .desc_set = "hipblasLtMatmulDescSetAttribute",
+    .desc_destroy = "hipblasLtMatmulDescDestroy",
+    .layout_create = "hipblasLtMatrixLayoutCreate",
+    .layout_destroy = "hipblasLtMatrixLayoutDestroy",
+    .matmul = "hipblasLtMatmul",
+    .compute_f32 = HIPBLAS_COMPUTE_F32,
+    .transpose = HIPBLAS_TRANSPOSE,
+    .attr_trans_a = HIPBLASLT_TRANS_A,
+    .type_f32 = 0,
+    .type_f16 = 2,
+    .type_bf16 = 14,
+};
+
 static const gpu_vendor vendor = {
     .name = "hip",
     .library = "the HIP runtime",
@@ -96,10 +112,11 @@ static const gpu_vendor vendor = {
     .n_symbols = HY_COUNTOF(symbols),
     .calls = &hip,
     .status = hip_status,
-    .attr_wave = ATTR_WARP_SIZE,
-    .attr_units = ATTR_UNITS,
-    .ipc_flags = LAZY_PEER_ACCESS,
+    .attr_wave = HIP_ATTR_WAVE,
+    .attr_units = HIP_ATTR_UNITS,
+    .ipc_flags = HIP_IPC_LAZY,
     .images = gpu_images,
+    .blas = &blas,
 };
 
 static gpu_library library = {.v = &vendor};

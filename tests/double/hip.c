@@ -45,7 +45,7 @@ ENTRY(hipModuleLaunchKernel, ENTRY_LAUNCH_ARGS, ENTRY_LAUNCH)
 ENTRY(hipMemGetAddressRange, (void **base, size_t *n, void *p), sim_range(base, n, p))
 ENTRY(hipIpcGetMemHandle, (sim_ipc * out, void *p), sim_ipc_get(out, p))
 ENTRY(hipIpcOpenMemHandle, (void **p, sim_ipc h, unsigned flags),
-      flags == 1 ? sim_ipc_open(p, h) : SIM_INVALID)
+      flags == 0 ? sim_ipc_open(p, h) : SIM_INVALID)
 FREEING(hipIpcCloseMemHandle, (void *p), sim_ipc_close(p))
 ENTRY(hipMemGetHandleForAddressRange,
       (void *fd, void *p, size_t n, int kind, unsigned long long flags),

@@ -69,6 +69,18 @@ int sim_runs(const char *call); /* how often an entry point was called, ever */
 int sim_faults(void);           /* whether the planted fault came to pass */
 void sim_revive(void);          /* a lost device is as new */
 
+/* For blas.c: d[j][i] = sum over k of a[i][k] b[j][k], i < n, j < m, on a stream. */
+typedef struct sim_gemm {
+    const void *a, *b;
+    float *d;
+    int64_t m, n, k, lda, ldb, ldd;
+    bool bf16; /* else f16 */
+    void *space;
+    size_t space_bytes;
+} sim_gemm;
+int sim_ask_gemm(const sim_gemm *g, void *stream);
+int sim_gemms(void); /* so far */
+
 /* ---- for the entry points: under the lock, between sim_begin and sim_end ---- */
 
 typedef struct sim_ipc {

@@ -5,12 +5,15 @@
  * Thread: under the sim's lock.  Owner: the process.
  */
 #include "tests/double/sim.h"
+#include "hal/dtype.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY, ZERO, LAUNCH, RECORD, WAIT };
+#define API __attribute__((visibility("default")))
+
+enum { COPY, ZERO, LAUNCH, RECORD, WAIT, GEMM };
 enum { LIVE, DEAD };
 
 typedef struct stream stream;
@@ -49,9 +52,36 @@ typedef struct event {
 } event;
 
 static stream null_stream, *streams = &null_stream;
-static int graphs, events;
+static int graphs, events, gemms;
 
 /* ---- work ---- */
+
+static float half(const void *p, int64_t i, bool bf16)
+{
+    uint16_t h;
+    memcpy(&h, (const char *)p + 2 * i, sizeof(h));
+    return bf16 ? hy_bf16_to_f32(h) : hy_f16_to_f32(h);
+}
+
+static void run_gemm(const sim_gemm *g)
+{
+    if (!sim_on_device(g->a, (size_t)(2 * ((g->n - 1) * g->lda + g->k))) ||
+        !sim_on_device(g->b, (size_t)(2 * ((g->m - 1) * g->ldb + g->k))) ||
+        !sim_on_device(g->d, (size_t)(4 * ((g->m - 1) * g->ldd + g->n)))) {
+        sim_break(SIM_ILLEGAL_ADDRESS, "a product outside memory in use");
+        return;
+    }
+    if (g->space != NULL && g->space_bytes >= 4096)
+        memset(g->space, 0xee, 4096); /* it is the library's to write to */
+    for (int64_t j = 0; j < g->m; j++) {
+        for (int64_t i = 0; i < g->n; i++) {
+            float sum = 0.0f;
+            for (int64_t k = 0; k < g->k; k++)
+                sum += half(g->a, i * g->lda + k, g->bf16) * half(g->b, j * g->ldb + k, g->bf16);
+            g->d[j * g->ldd + i] = sum;
+        }
+    }
+}
 
 static void run_item(const item *i)
 {
@@ -59,6 +89,10 @@ static void run_item(const item *i)
         return;
     if (sim_launch_fails()) {
         sim_break(SIM_LAUNCH_FAILED, NULL);
+        return;
+    }
+    if (i->kind == GEMM) {
+        run_gemm((const sim_gemm *)(const void *)i->own);
         return;
     }
     if (i->kind == LAUNCH) {
@@ -408,6 +442,28 @@ int sim_launch(void *fn, const uint32_t grid[3], const uint32_t block[3], unsign
     memcpy(i->own, params[0], bytes);
     i->bytes = bytes;
     return s->capture != NULL ? SIM_OK : asked();
+}
+
+API int sim_ask_gemm(const sim_gemm *g, void *s)
+{
+    int rc = sim_begin("gemm", false);
+    if (rc == SIM_OK && break_capture(stream_of(s)) != SIM_OK)
+        rc = SIM_CAPTURE;
+    if (rc == SIM_OK) {
+        item *i = ask(s, GEMM);
+        i->own = malloc(sizeof(*g));
+        if (i->own == NULL)
+            abort();
+        memcpy(i->own, g, sizeof(*g));
+        gemms++;
+        rc = asked();
+    }
+    return sim_end(rc);
+}
+
+API int sim_gemms(void)
+{
+    return gemms;
 }
 
 static graph *new_graph(void)

@@ -5,7 +5,7 @@
  * every way. And that the double would notice: faults are planted, each in a process of its own,
  * and must be caught.
  *
- * HY_TEST_BACKEND, HY_TEST_DRIVER: which. Thread: main.  Owner: each test.
+ * HY_TEST_BACKEND, HY_TEST_DRIVER, HY_TEST_BLAS: which. Thread: main.  Owner: each test.
  */
 #include "hal/backend.h"
 #include "hal/registry.h"
@@ -20,7 +20,7 @@
 
 enum { N = 64, ROUNDS = 3, CHAIN = 10, BYTES = N * 4 };
 
-static const char *backend, *driver;
+static const char *backend, *driver, *gemm_library;
 
 /* ---- the double ---- */
 
@@ -29,6 +29,7 @@ static int (*calls)(void);
 static int (*faults)(void);
 static int (*runs)(const char *);
 static void (*revive)(void);
+static int (*gemms)(void);
 
 static void *symbol(void *lib, const char *name)
 {
@@ -41,13 +42,14 @@ static void find_double(void)
 {
     void *lib = dlopen(driver, RTLD_NOW | RTLD_LOCAL); /* the module's own copy */
     assert_non_null(lib);
-    void *f[] = {symbol(lib, "sim_set"), symbol(lib, "sim_calls"), symbol(lib, "sim_faults"),
-                 symbol(lib, "sim_runs"), symbol(lib, "sim_revive")};
+    void *f[] = {symbol(lib, "sim_set"),  symbol(lib, "sim_calls"),  symbol(lib, "sim_faults"),
+                 symbol(lib, "sim_runs"), symbol(lib, "sim_revive"), symbol(lib, "sim_gemms")};
     memcpy(&set, &f[0], sizeof(f[0]));
     memcpy(&calls, &f[1], sizeof(f[1]));
     memcpy(&faults, &f[2], sizeof(f[2]));
     memcpy(&runs, &f[3], sizeof(f[3]));
     memcpy(&revive, &f[4], sizeof(f[4]));
+    memcpy(&gemms, &f[5], sizeof(f[5]));
 }
 
 static hy_status try_open(const char *path, hy_dev **out)
@@ -307,6 +309,66 @@ static void test_export(void **state)
     hy_dev_close(d);
 }
 
+/* numerics = fast, 70 rows of bf16; how many products went to the vendor's library. */
+static int product(const char *library, int64_t n)
+{
+    enum { M = 70, K = 48 };
+    static float x[M * K], y[M * 96];
+    static uint16_t w[96 * K];
+    char kv[2][600];
+    const char *list[] = {kv[0], kv[1], NULL};
+    snprintf(kv[0], sizeof(kv[0]), "driver=%s", driver);
+    snprintf(kv[1], sizeof(kv[1]), "blas=%s", library);
+    hy_dev_opts o = {.backend = backend, .kv = list, .fast = true};
+    hy_dev *d = NULL;
+    hy_queue *q = NULL;
+    hy_weight *wt = NULL;
+    void *dx = NULL, *dy = NULL;
+    int before = gemms();
+    for (int i = 0; i < M * K; i++)
+        x[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < 96 * K; i++)
+        w[i] = hy_f32_to_bf16((float)(i % 5 - 2));
+    assert_int_equal(hy_dev_open(&o, &d), HY_OK);
+    hy_weight_src src = {.type = HY_BF16, .n = n, .k = K, .data = w};
+    assert_int_equal(d->math->prepare_weight(d, &src, &wt), HY_OK);
+    assert_int_equal(d->ops->queue_create(d, &q), HY_OK);
+    assert_int_equal(d->ops->alloc(d, sizeof(x), &dx), HY_OK);
+    assert_int_equal(d->ops->alloc(d, sizeof(y), &dy), HY_OK);
+    assert_int_equal(d->ops->copy(q, dx, x, sizeof(x)), HY_OK);
+    hy_matmul a = {.w = wt, .x = dx, .ldx = K, .y = dy, .ldy = 96, .m = M};
+    assert_int_equal(d->math->matmul(q, &a), HY_OK);
+    assert_int_equal(d->ops->copy(q, y, dy, sizeof(y)), HY_OK);
+    assert_int_equal(d->ops->queue_wait(q), HY_OK);
+    for (int i = 0; i < M * n; i++) {
+        int64_t r = i / n, c = i % n;
+        float sum = 0.0f;
+        for (int k = 0; k < K; k++)
+            sum += x[r * K + k] * (float)((c * K + k) % 5 - 2);
+        if (y[r * 96 + c] != sum)
+            fail_msg("[%d][%d] is %g, should be %g", (int)r, (int)c, (double)y[r * 96 + c],
+                     (double)sum);
+    }
+    d->ops->free(d, dx, sizeof(x));
+    d->ops->free(d, dy, sizeof(y));
+    d->math->weight_free(d, wt);
+    d->ops->queue_destroy(q);
+    hy_dev_close(d);
+    return gemms() - before;
+}
+
+static void test_gemm(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        set(&(sim_plan){.seed = seed});
+        assert_int_equal(product(gemm_library, 95), 1);
+    }
+    assert_int_equal(product(gemm_library, 96), 0); /* the double refuses: ours do it */
+    assert_int_equal(product("off", 95), 0);
+    assert_int_equal(product("/nowhere/libblas.so", 95), 0);
+}
+
 /* Every call fails, in every way: a clean status, nothing left, and afterwards all is well. */
 static void test_failures(void **state)
 {
@@ -343,7 +405,7 @@ static int planted(const sim_plan *p)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        if (freopen("/dev/null", "w", stderr) == NULL)
+        if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
             _exit(9);
         set(p);
         hy_status st = whole(false);
@@ -391,14 +453,15 @@ int main(void)
 {
     backend = getenv("HY_TEST_BACKEND");
     driver = getenv("HY_TEST_DRIVER");
-    if (backend == NULL || driver == NULL) {
-        fprintf(stderr, "set HY_TEST_BACKEND and HY_TEST_DRIVER\n");
+    gemm_library = getenv("HY_TEST_BLAS");
+    if (backend == NULL || driver == NULL || gemm_library == NULL) {
+        fprintf(stderr, "set HY_TEST_BACKEND, HY_TEST_DRIVER and HY_TEST_BLAS\n");
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none),   cmocka_unit_test(test_props),
-        cmocka_unit_test(test_order),  cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_export), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_faults)};
+        cmocka_unit_test(test_none),     cmocka_unit_test(test_props),
+        cmocka_unit_test(test_order),    cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_export),   cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
