@@ -147,8 +147,8 @@ HY_DEV void k_attn_write(const ka_attn *a, const k_query *q, float out[K_WIDE][K
     const int width = a->pool.v.width;
     HY_UNROLL
     for (int i = 0; i < KA_NQ; i++) {
-        if (i >= q->n)
-            break;
+        if (i >= q->n) /* no early end: indices stay constants, in registers */
+            continue;
         const int row = q->it.row + i / q->n_heads, head = q->head0 + i % q->n_heads;
         const float L = SH_GET(st, KA_NQ + i);
         float *y = a->out + row * a->ldo + (int64_t)head * width, f = 1.0f / L;
@@ -225,12 +225,12 @@ HY_DEV void k_attn(const int t, const ka_attn *a)
             const int d = c * SIMT_BLOCK + HY_TID;
             float o[KA_NQ] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
             if (d >= a->pool.v.width)
-                break;
+                continue;
             k_values(t, a, &q, seg * KA_SEG, d, sc, o);
             HY_UNROLL
             for (int i = 0; i < KA_NQ; i++) {
                 if (i >= q.n)
-                    break;
+                    continue;
                 const float fo = SH_GET(st, 2 * KA_NQ + i), fn = SH_GET(st, 3 * KA_NQ + i);
                 if (a->part != NULL)
                     out[c][i] = o[i];

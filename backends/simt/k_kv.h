@@ -10,19 +10,31 @@
 
 #include "backends/simt/k_dtype.h"
 
+/* Chosen by value: an address would keep the kernel's argument in local memory. */
+HY_DEV ka_plane k_plane_of(const ka_pool *p, int key)
+{
+    ka_plane o;
+    o.off = key ? p->k.off : p->v.off;
+    o.head = key ? p->k.head : p->v.head;
+    o.token = key ? p->k.token : p->v.token;
+    o.dim = key ? p->k.dim : p->v.dim;
+    o.width = key ? p->k.width : p->v.width;
+    return o;
+}
+
 /* Grid: x elements of K, then of V, y row. */
 HY_KERNEL(k_kv_write, SIMT_BLOCK, ka_kv_write, a)
 {
     const ka_pool *p = &a.pool;
     int i = HY_BX * SIMT_BLOCK + HY_TID;
     const int nk = p->heads * p->k.width, key = i < nk;
-    const ka_plane *v = key ? &p->k : &p->v;
+    const ka_plane v = k_plane_of(p, key);
     const float *src = key ? a.k + HY_BY * a.ldk : a.v + HY_BY * a.ldv;
     i = key ? i : i - nk;
-    if (i >= p->heads * v->width)
+    if (i >= p->heads * v.width)
         return;
-    uint8_t *at = p->base + a.block[HY_BY] * p->block_stride + v->off + i / v->width * v->head +
-                  a.pos[HY_BY] % p->block_tokens * v->token + i % v->width * v->dim;
+    uint8_t *at = p->base + a.block[HY_BY] * p->block_stride + v.off + i / v.width * v.head +
+                  a.pos[HY_BY] % p->block_tokens * v.token + i % v.width * v.dim;
     k_store(p->value, p->type, at, src[i]);
 }
 
@@ -66,7 +78,8 @@ HY_DEV int k_f32_to_f8(int fn, float f)
 
 /* A row of the wire: where it is, and in the cache. */
 typedef struct k_row {
-    const ka_plane *plane;
+    int width;
+    int64_t dim;
     uint8_t *cache, *wire;
     float *scale;
 } k_row;
@@ -87,13 +100,15 @@ HY_DEV int k_row_of(const ka_wire *a, k_row *o)
     const int64_t before = (int64_t)layer * a->n + g0 - a->t0; /* tokens */
     const int64_t within = (int64_t)h * (g1 - g0) + pos - g0;  /* rows of the plane */
     const int64_t planes = (int64_t)(g1 - g0) * a->n_heads;
-    o->plane = key ? &p->k : &p->v;
+    const ka_plane plane = k_plane_of(p, key);
+    o->width = plane.width;
+    o->dim = plane.dim;
     o->wire = a->buf + size * (before * a->n_heads * (p->k.width + p->v.width) +
-                               (key ? 0 : planes * p->k.width) + within * o->plane->width);
+                               (key ? 0 : planes * p->k.width) + within * plane.width);
     o->scale = a->scales + (before * 2 * a->n_heads + (key ? 0 : planes) + within);
     o->cache = p->base + layer * p->layer_stride +
-               a->blocks[pos / p->block_tokens - a->block0] * p->block_stride + o->plane->off +
-               (a->head0 + h) * o->plane->head + pos % p->block_tokens * o->plane->token;
+               a->blocks[pos / p->block_tokens - a->block0] * p->block_stride + plane.off +
+               (a->head0 + h) * plane.head + pos % p->block_tokens * plane.token;
     return 1;
 }
 
@@ -115,14 +130,14 @@ HY_DEV float k_load_any(int type, const uint8_t *p)
 
 HY_KERNEL(k_kv_pack, SIMT_BLOCK, ka_wire, a)
 {
-    k_row r = {NULL, NULL, NULL, NULL};
+    k_row r = {0, 0, NULL, NULL, NULL};
     const int on = k_row_of(&a, &r), type = a.pool.type;
     const float limit = k_limit(a.wire);
     float inv = 0.0f;
     if (limit != 0.0f) { /* all lanes */
         float amax = 0.0f, bad = 0.0f;
-        for (int d = HY_LANE; on && d < r.plane->width; d += SIMT_LANES) {
-            const float v = fabsf(k_load_any(type, r.cache + d * r.plane->dim));
+        for (int d = HY_LANE; on && d < r.width; d += SIMT_LANES) {
+            const float v = fabsf(k_load_any(type, r.cache + d * r.dim));
             bad = v < INFINITY ? bad : 1.0f;
             amax = v > amax ? v : amax;
         }
@@ -138,8 +153,8 @@ HY_KERNEL(k_kv_pack, SIMT_BLOCK, ka_wire, a)
         if (on && HY_LANE == 0)
             *r.scale = s;
     }
-    for (int d = HY_LANE; on && d < r.plane->width; d += SIMT_LANES) {
-        const uint8_t *at = r.cache + d * r.plane->dim;
+    for (int d = HY_LANE; on && d < r.width; d += SIMT_LANES) {
+        const uint8_t *at = r.cache + d * r.dim;
         const float v = k_load_any(type, at);
         if (limit == 0.0f && a.wire == type && type != KT_F32)
             k_put16(r.wire + 2 * d, (uint16_t)hy_ld16(at));
@@ -156,13 +171,13 @@ HY_KERNEL(k_kv_pack, SIMT_BLOCK, ka_wire, a)
 
 HY_KERNEL(k_kv_unpack, SIMT_BLOCK, ka_wire, a)
 {
-    k_row r = {NULL, NULL, NULL, NULL};
+    k_row r = {0, 0, NULL, NULL, NULL};
     const ka_pool *p = &a.pool;
     if (!k_row_of(&a, &r))
         return;
     const float scale = k_limit(a.wire) != 0.0f ? *r.scale : 1.0f;
-    for (int d = HY_LANE; d < r.plane->width; d += SIMT_LANES) {
-        uint8_t *at = r.cache + d * r.plane->dim;
+    for (int d = HY_LANE; d < r.width; d += SIMT_LANES) {
+        uint8_t *at = r.cache + d * r.dim;
         float v;
         if (a.wire == p->value && a.wire == p->type && a.wire != KT_F32) {
             k_put16(at, (uint16_t)hy_ld16(r.wire + 2 * d));

@@ -67,20 +67,21 @@ HY_DEV int hy_mma_col(int i)
     return HY_TID % 16 - HY_TEAM % 2 * 8;
 }
 
+HY_DEV uint64_t hy_mma_words(uint32_t lo, uint32_t hi)
+{
+    return lo | (uint64_t)hi << 32;
+}
+
 HY_DEV void hy_mma(float c[4], hy_frag_a a, hy_frag_b b, int f16)
 {
+    const uint64_t x = hy_mma_words(a.r[0], a.r[1]), y = hy_mma_words(b.r[0], b.r[1]);
     hy_float4 v = {c[0], c[1], c[2], c[3]};
-    if (f16) {
-        hy_half4 x, y;
-        memcpy(&x, a.r, sizeof(x));
-        memcpy(&y, b.r, sizeof(y));
-        v = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, v, 0, 0, 0);
-    } else {
-        hy_short4 x, y;
-        memcpy(&x, a.r, sizeof(x));
-        memcpy(&y, b.r, sizeof(y));
-        v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, v, 0, 0, 0);
-    }
+    if (f16)
+        v = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(hy_half4, x),
+                                                  __builtin_bit_cast(hy_half4, y), v, 0, 0, 0);
+    else
+        v = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(hy_short4, x),
+                                                      __builtin_bit_cast(hy_short4, y), v, 0, 0, 0);
     HY_UNROLL
     for (int i = 0; i < 4; i++)
         c[i] = v[i];

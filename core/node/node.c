@@ -256,10 +256,13 @@ static hy_status load(hy_node *n, const hy_node_opts *o, unsigned stages)
                           ? HY_ACT_F32
                           : HY_ACT_INT8;
     hy_model_opts mo = {.act = act, .progress = o->progress, .arg = o->arg};
-    if (strcmp(hy_conf_str(n->conf, "engine", "numerics"), "fast") == 0)
-        hy_warn("node", "[engine] numerics = fast: this version has no kernels of that class; the "
-                        "exact ones run");
+    hy_dev_props props;
     HY_TRY(hy_node_open_device(n->conf, &n->dev));
+    HY_TRY(n->dev->ops->props(n->dev, &props));
+    if (strcmp(hy_conf_str(n->conf, "engine", "numerics"), "fast") == 0 && props.exact)
+        hy_warn("node",
+                "[engine] numerics = fast: %s has no kernels of that class; the exact ones run",
+                props.backend);
     HY_TRY(choose_name(n, o->model_path, o->alias));
     HY_TRY(hy_tok_load(o->model_path, &n->tok));
     HY_TRY(load_template(n));
