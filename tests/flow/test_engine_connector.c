@@ -9,6 +9,7 @@
  */
 #include "tests/flow/fake_conn.h"
 #include "tests/flow/world.h"
+#include "tests/thin.h"
 
 #include "core/base/log.h"
 
@@ -59,6 +60,8 @@ static void run_seed(uint64_t seed, bool failing, totals *t)
 static void run_seeds(uint64_t first, uint64_t n, bool failing)
 {
     const char *many = getenv("HY_SEEDS"), *one = getenv("HY_SEED");
+    if (test_thin())
+        n /= 5;
     if (many != NULL)
         n = strtoull(many, NULL, 10);
     if (one != NULL) {

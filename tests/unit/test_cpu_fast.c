@@ -7,6 +7,7 @@
 #include "backends/cpu/cpu_int.h"
 #include "backends/cpu/pool.h"
 #include "hal/quant.h"
+#include "tests/thin.h"
 #include "tests/unit/cm.h"
 
 #include <math.h>
@@ -188,7 +189,7 @@ static void matmuls(const pair *p)
         for (int act = HY_ACT_INT8; act <= HY_ACT_F32; act++) {
             if (act == HY_ACT_F32 && p->threads == 2)
                 continue;
-            for (int64_t m = 1; m <= 14; m++)
+            for (int64_t m = 1; m <= 14; m += test_thin() ? 4 : 1)
                 check_matmul(p, types[i], m % 2 == 0 ? 40 : 97, k, m, (hy_act_mode)act, m % 3 == 0);
         }
         check_matmul(p, types[i], 33, block == 1 ? 1 : block, 1, HY_ACT_INT8, false);
