@@ -27,7 +27,7 @@
 #define DULL_NS   (20 * HY_MS)  /* nothing moved for so long: */
 #define DOZE_NS   (200 * HY_US) /* longer naps */
 #define SLICE_NS  (200 * HY_US)
-#define POLLER_NS (200 * HY_US) /* a poll that recent: somebody is polling in a loop */
+#define POLLER_NS HY_MS /* a poll that recent: somebody is polling in a loop */
 
 uint64_t hy_fab__now(hy_fab *f)
 {
@@ -57,6 +57,8 @@ static bool polled_lately(hy_fab *f, uint64_t now)
 
 void hy_fab__kick(hy_fab *f)
 {
+    if (f->has_thread)
+        atomic_store_explicit(&f->called_ns, hy_fab__now(f), memory_order_relaxed);
     if (f->stage != NULL)
         hy_mbox_wake(hy_stage_mbox(f->stage));
     else if (f->has_thread && atomic_load(&f->asleep) && !polled_lately(f, hy_fab__now(f)))

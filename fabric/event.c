@@ -79,11 +79,15 @@ static size_t take(hy_fab *f, hy_fab_event *ev, size_t n)
 }
 
 /* Who polls again and again without a pause does the progress thread's work. Who polls now and then
- * does not: the thread must go on listening. */
-static void note_poll(hy_fab *f)
+ * does not: the thread must go on listening. A poll itself may take long (it sends). Two who spin
+ * on one core would stand in each other's way: one waits for the lock, the other for the core. */
+static void note_poll(hy_fab *f, bool begins)
 {
     uint64_t now = hy_clock_now_ns(f->clock);
-    f->poll_streak = now - f->last_poll_ns < POLL_GAP_NS ? f->poll_streak + 1 : 0;
+    uint64_t called = atomic_load_explicit(&f->called_ns, memory_order_relaxed);
+    uint64_t last = called > f->last_poll_ns ? called : f->last_poll_ns;
+    if (begins)
+        f->poll_streak = now < last + POLL_GAP_NS ? f->poll_streak + 1 : 0;
     f->last_poll_ns = now;
     if (f->poll_streak >= POLL_LOOP)
         atomic_store_explicit(&f->polled_ns, now, memory_order_relaxed);
@@ -93,14 +97,17 @@ size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n)
 {
     size_t got = take(f, ev, n);
     if (f->has_thread)
-        note_poll(f);
+        note_poll(f, true);
     if (got > 0 || f->stage != NULL || pthread_mutex_trylock(&f->lock) != 0)
         return got;
     uint64_t next;
     bool hot;
     hy_fab__pass(f, &next, &hot);
     hy_fab__unlock(f);
-    return take(f, ev, n);
+    got = take(f, ev, n);
+    if (f->has_thread)
+        note_poll(f, false);
+    return got;
 }
 
 void hy_fab_event_fini(hy_fab_event *ev)

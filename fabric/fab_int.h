@@ -89,6 +89,7 @@ struct hy_fab_mr {
     struct {
         void *dmr;
         uint64_t addr, rkey;
+        int distance; /* of the rail's card */
     } rail[HY_FAB_RAILS_MAX];
     hy_fab_mr *next;
 };
@@ -208,6 +209,7 @@ struct fab_link {
     bool we_announce, they_announce, broken;
     int max_segs; /* ranges of one piece; a data path may lower it */
     bool pull_by_write;
+    bool odd_64k;         /* messages of just above 64 KiB are slow: cut below */
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
     uint64_t again_since; /* it has taken nothing since then; 0: it does */
@@ -241,6 +243,7 @@ struct hy_fab {
         char provider[48];
         const fab_dp_ops *dp;
         void *rail;
+        int node; /* NUMA node of its card, -1: not known */
     } rail[HY_FAB_RAILS_MAX];
     void *own_rail;
     struct {
@@ -273,6 +276,7 @@ struct hy_fab {
     _Atomic bool stop;
     hy_stage *stage;
     _Atomic uint64_t polled_ns; /* somebody polls in a loop: the thread keeps away */
+    _Atomic uint64_t called_ns; /* the end of another call, which may have taken long */
     _Atomic bool asleep;
     uint64_t last_poll_ns; /* of the thread that polls */
     unsigned poll_streak;
@@ -361,6 +365,11 @@ void hy_fab__pull_serve(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__pull_stop(hy_fab *f, fab_peer *p, uint64_t id);
 void hy_fab__pull_answer(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__serve_end(hy_fab *f, fab_op *op);
+
+/* near.c: NUMA nodes, -1: not known */
+int hy_fab__numa_of_addr(const char *addr);
+int hy_fab__numa_of_page(const void *p);
+int hy_fab__numa_distance(int a, int b);
 
 /* same.c */
 void hy_fab__same_open(hy_fab *f);

@@ -51,6 +51,7 @@ typedef struct hy_fab_opts {
     uint64_t epoch;                      /* 0: random */
     const char *addrs[HY_FAB_RAILS_MAX]; /* "host:port" to listen on, one per rail; port 0: any */
     int n_addrs;
+    int rail_node[HY_FAB_RAILS_MAX]; /* NUMA node of each rail's card; -1: as the system tells */
     const char *providers; /* names in order of preference: "verbs,efa,tcp,shm,own". tcp (or net) is
                             * native TCP of any libfabric version, own our framed TCP */
     const void *secret;    /* copied */
@@ -187,7 +188,8 @@ typedef struct hy_fab_stats {
     uint64_t retried_pieces, unknown_writes, timeouts,
         late; /* late: completions nobody waits for */
     uint64_t spins, sleeps;
-    uint64_t same_node; /* bytes taken from a peer by process_vm_readv */
+    uint64_t same_node;                    /* bytes taken from a peer by process_vm_readv */
+    uint64_t rail_bytes[HY_FAB_RAILS_MAX]; /* moved by writes and reads started here */
     uint32_t peers_up, ops_open, links_up;
 } hy_fab_stats;
 void hy_fab_stats_get(hy_fab *f, hy_fab_stats *out);

@@ -34,7 +34,9 @@ static hy_status reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **o
                  (s->mem == HY_MEM_FILE ? 0 : (unsigned)FAB_LAND) |
                  (s->mem == HY_MEM_DEVICE ? (unsigned)FAB_DEVICE : 0);
     mr->token = hy_rng_u64(&f->rng);
+    const int node = s->mem == HY_MEM_DEVICE ? -1 : hy_fab__numa_of_page(s->addr);
     for (int i = 0; i < f->n_rails; i++) {
+        mr->rail[i].distance = hy_fab__numa_distance(node, f->rail[i].node);
         hy_status st = f->rail[i].dp->reg(f->rail[i].rail, s, mr->access, mr->token,
                                           &mr->rail[i].dmr, &mr->rail[i].addr, &mr->rail[i].rkey);
         if (st < 0) {

@@ -25,6 +25,8 @@ void hy_fab_opts_init(hy_fab_opts *o)
                        .same_node = true,
                        .max_ops = 4096,
                        .max_peers = 256};
+    for (int i = 0; i < HY_FAB_RAILS_MAX; i++)
+        o->rail_node[i] = -1;
 }
 
 static hy_status check_opts(const hy_fab_opts *o)
@@ -112,6 +114,11 @@ static hy_status open_rails(hy_fab *f)
         } else {
             HY_TRY(choose(f, i));
         }
+        f->rail[i].node = f->o.rail_node[i];
+        if (f->rail[i].node < 0 && f->o.loop == NULL)
+            f->rail[i].node = hy_fab__numa_of_addr(f->rail[i].addr);
+        if (f->rail[i].node >= 0)
+            hy_info("fabric", "%s: rail %d is near NUMA node %d", f->node, i, f->rail[i].node);
     }
     return f->o.loop != NULL ? HY_OK : hy_fab__own_dp.rail_open(f, -1, "", "own", &f->own_rail);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Pieces: what is posted to a data path at once. Operations of a peer take turns; each piece goes
- * to the link with the least in flight, up to a window of bytes per link. When a link dies its
+ * to a link of the nearest rail, up to a window of bytes per link. When a link dies its
  * reads are posted again over another; its writes are of unknown outcome and end their operation.
  *
  * Thread: under the fabric's lock.  Owner: a free list of hy_fab; posted ones belong to their link.
@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { MOST_PIECES = 64 /* in flight per link */, MOST_RETRIES = 64 };
+enum { ODD_BELOW = 60 << 10, ODD_ABOVE = 72 << 10 };
 
 fab_piece *hy_fab__piece_new(hy_fab *f, fab_op *op)
 {
@@ -63,14 +64,17 @@ static void delist(fab_piece *p)
     p->link = NULL;
 }
 
-static fab_link *pick(hy_fab *f, fab_peer *p)
+/* The nearest with room, of equally near ones the one with the least to do: a far rail takes what
+ * the near ones have no room for, or all of it when they are gone. */
+static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr)
 {
     fab_link *best = NULL;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
         if (l->peer != p || l->state != LINK_UP || l->broken || l->full ||
             l->n_out >= MOST_PIECES || (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
             continue;
-        if (best == NULL || l->bytes_out < best->bytes_out)
+        int far = best != NULL ? mr->rail[l->rail].distance - mr->rail[best->rail].distance : 0;
+        if (best == NULL || far < 0 || (far == 0 && l->bytes_out < best->bytes_out))
             best = l;
     }
     return best;
@@ -96,13 +100,27 @@ static hy_status fit(hy_fab *f, fab_op *op, fab_piece *p, int max_segs)
     return HY_OK;
 }
 
+/* A new piece of what is left. 64 KiB with a provider's header are a full segment of loopback's TCP
+ * and a tiny one, which costs more than the full one: four pages of 16 KiB go as three and more. */
+static void cut(hy_fab *f, fab_op *op, fab_piece *p, const fab_link *l)
+{
+    const uint32_t cur = op->cur;
+    const uint64_t off = op->cur_off;
+    hy_fab__op_cut(op, p, f->o.piece_bytes, l->same.tx ? FAB_SEGS : l->max_segs);
+    if (l->same.tx || !l->odd_64k || p->n_segs < 2 || p->len <= ODD_BELOW || p->len > ODD_ABOVE)
+        return;
+    op->cur = cur;
+    op->cur_off = off;
+    hy_fab__op_cut(op, p, f->o.piece_bytes, p->n_segs - 1);
+}
+
 /* HY_AGAIN: nothing can be posted for this operation now. */
 static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
 {
     if (op->pull)
         return hy_fab__pull_ask(f, op);
-    fab_link *l = pick(f, op->peer);
     fab_piece *p = op->redo;
+    fab_link *l = pick(f, op->peer, p != NULL ? p->seg[0].mr : op->ranges[op->cur].mr);
     if (l == NULL)
         return HY_AGAIN;
     if (p != NULL) {
@@ -112,7 +130,7 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
         if (p == NULL)
             return HY_AGAIN;
         p->read = op->kind == FAB_READ;
-        hy_fab__op_cut(op, p, f->o.piece_bytes, l->same.tx ? FAB_SEGS : l->max_segs);
+        cut(f, op, p, l);
     }
     p->same = hy_fab__same_fits(l, p);
     if (fit(f, op, p, p->same ? FAB_SEGS : l->max_segs) != HY_OK) {
@@ -172,6 +190,7 @@ void hy_fab__piece_done(fab_piece *p, hy_status st)
         return;
     }
     l->last_done = hy_fab__now(f);
+    f->stats.rail_bytes[l->rail] += p->len;
     delist(p);
     op->done += p->len;
     if (op->kind == FAB_READ)

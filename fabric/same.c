@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 enum { FIXED = 16, SEG = 40, NONCE = 16, BUDGET = 2 << 20 /* bytes of a pass */ };
-enum { MOST_IN = 1024, MOST_DONE = 64, MOST_BACKLOG = 1 << 20 };
+enum { MOST_IN = 1024, MOST_DONE = 64, MOST_BACKLOG = 1 << 20, MOST_BYTES = 64 << 20 };
 
 typedef struct fab_same_in {
     struct fab_same_in *next;
@@ -124,7 +124,7 @@ const char *hy_fab__path(const fab_link *l)
 
 bool hy_fab__same_fits(const fab_link *l, const fab_piece *p)
 {
-    if (!l->same.tx || p->read)
+    if (!l->same.tx || p->read || p->len > MOST_BYTES)
         return false;
     for (int i = 0; i < p->n_segs; i++)
         if (((p->seg[i].mr->access | p->seg[i].key->access) & FAB_DEVICE) != 0)
@@ -227,7 +227,7 @@ static uint64_t targets(hy_fab *f, const fab_same_in *w, struct iovec *mine, str
         uint64_t off = w->seg[i].off, len = w->seg[i].len;
         const hy_fab_mr *mr = hy_fab__mr_find(f, w->seg[i].id);
         if (mr == NULL || mr->token != w->seg[i].token || !hy_span_has(&mr->span, off, len) ||
-            (mr->access & (FAB_LAND | FAB_DEVICE)) != FAB_LAND)
+            (mr->access & (FAB_LAND | FAB_DEVICE)) != FAB_LAND || len > MOST_BYTES - sum)
             return 0;
         mine[i] = (struct iovec){(char *)mr->span.addr + off, (size_t)len};
         theirs[i] = (struct iovec){(void *)(uintptr_t)w->seg[i].src, (size_t)len};

@@ -103,7 +103,7 @@ hy_status ofi_link_open(void *rail, fab_link *link, void **out, void *blob, size
         return st;
     }
     link->max_segs = link->dp->max_segs < r->max_segs ? link->dp->max_segs : r->max_segs;
-    link->pull_by_write = r->per_link; /* native TCP */
+    link->pull_by_write = link->odd_64k = r->per_link; /* native TCP */
     *out = l;
     return HY_OK;
 }

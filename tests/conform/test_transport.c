@@ -6,6 +6,7 @@
  * Thread: the test's, beside the endpoints' own.  Owner: each test closes what it opens.
  */
 #include "core/base/log.h"
+#include "fabric/fab_int.h"
 #include "tests/conform/transport_faults.h"
 #include "tests/unit/cm.h"
 
@@ -777,6 +778,61 @@ static void test_rails(void **state)
     faults_rails(im);
 }
 
+static int page_node;
+
+static void second_is_near(hy_fab_opts *o)
+{
+    o->rail_node[0] = page_node + 1;
+    o->rail_node[1] = page_node;
+}
+
+/* The rail whose card is near the memory comes first; the far one takes what it has no room for. */
+static void test_near_rail(void **state)
+{
+    (void)state;
+    tr t;
+    hy_fab_stats s;
+    hy_fab_key kb;
+    uint64_t op;
+    uint8_t *a = calloc(1, BIG), *b = malloc(BIG);
+    page_node = hy_fab__numa_of_page(a);
+    if (page_node < 0 || strcmp(im->name, "shm") == 0) {
+        free(a);
+        free(b);
+        skip();
+    }
+    tr_init(&t, im, 2);
+    tr_open(&t, 0, NULL, second_is_near);
+    tr_open(&t, 1, NULL, second_is_near);
+    tr_join(&t, 0, 1);
+    uint64_t end = tr_now(&t) + 10 * HY_SEC;
+    do { /* the second link may take a moment */
+        tr_pass(&t);
+        hy_fab_stats_get(t.n[0].f, &s);
+    } while (s.links_up < 2 && tr_now(&t) < end);
+    assert_int_equal(s.links_up, 2);
+    hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
+    tr_mem(&t, 1, b, BIG, 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+        done_ok(&t, 0, op);
+    }
+    hy_fab_stats_get(t.n[0].f, &s);
+    assert_int_equal(s.rail_bytes[0], 0);
+    assert_int_equal(s.rail_bytes[1], 4 << 20);
+    r.len = BIG; /* three windows */
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    done_ok(&t, 0, op);
+    assert_memory_equal(a, b, BIG);
+    hy_fab_stats_get(t.n[0].f, &s);
+    assert_true(s.rail_bytes[0] > 0);
+    assert_int_equal(s.rail_bytes[0] + s.rail_bytes[1], (4 << 20) + BIG);
+    tr_close(&t);
+    free(a);
+    free(b);
+}
+
 static void test_garbage(void **state)
 {
     (void)state;
@@ -862,6 +918,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_rails),
+        cmocka_unit_test(test_near_rail),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_silence),
