@@ -118,8 +118,10 @@ hy_status hy_mbox_take(hy_mbox *m, hy_msg *out)
         st = m->closed ? HY_END : HY_AGAIN;
     } else {
         *out = m->ring[m->head];
-        m->head = (m->head + 1) % m->cap;
         m->len--;
+        /* an empty ring begins at its start again: memory is touched only as far as messages ever
+         * waited, instead of all of it in the first some thousand */
+        m->head = m->len != 0 ? (m->head + 1) % m->cap : 0;
     }
     pthread_mutex_unlock(&m->lock);
     return st;

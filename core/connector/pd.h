@@ -69,6 +69,9 @@ hy_status hy_pd_release(hy_pd *p, const char *text);
 /* JSON list of {peer, addrs, state, path, copy, why}: every node it had to do with. Any thread. */
 void hy_pd_links(hy_pd *p, hy_buf *out);
 
+/* Ages grow without anything happening: before the page of metrics is written. Any thread. */
+void hy_pd_metrics_refresh(hy_pd *p);
+
 typedef struct hy_pd_stats {
     uint64_t loads, received, missed, failed, expired, corrupt, aborted;
     uint64_t bytes_in, bytes_out, tokens_in, jobs_out, full_hits;

@@ -38,6 +38,8 @@ void hy_pd__metrics_init(hy_pd *p, hy_metrics *m)
     x->oldest =
         hy_metric_gauge(m, "halyard:kv_lease_oldest_seconds", "Age of the oldest lease.", NULL, 0);
     x->loads = hy_metric_gauge(m, "halyard:kv_loads", "Loads under way.", NULL, 0);
+    x->oldest_load = hy_metric_gauge(m, "halyard:kv_load_oldest_seconds",
+                                     "Age of the oldest load: its request came.", NULL, 0);
     x->links = hy_metric_gauge(m, "halyard:kv_links", "Links to other nodes that are up.", NULL, 0);
 }
 
@@ -47,7 +49,6 @@ void hy_pd__metrics_leases(hy_pd *p)
         return;
     int32_t n = 0, blocks = 0;
     uint64_t born = UINT64_MAX;
-    const uint64_t now = hy_pd__now(p);
     for (int i = 0; i < PD_BUCKETS && atomic_load(&p->st.leases_open) > n; i++)
         for (const pd_lease *l = p->lease[i]; l != NULL; l = l->chain) {
             n++;
@@ -57,6 +58,25 @@ void hy_pd__metrics_leases(hy_pd *p)
         }
     hy_metric_set(p->m.leases, n);
     hy_metric_set(p->m.held_blocks, blocks);
-    hy_metric_set(p->m.oldest, n > 0 ? (double)(now - born) / 1e9 : 0.0);
     hy_metric_set(p->m.loads, atomic_load(&p->st.loads_open));
+    atomic_store(&p->born_lease, n > 0 ? born : 0);
+    born = UINT64_MAX;
+    n = 0;
+    for (int i = 0; i < PD_BUCKETS && atomic_load(&p->st.loads_open) > n; i++)
+        for (const pd_load *l = p->load[i]; l != NULL; l = l->chain, n++)
+            born = l->t_arrived < born ? l->t_arrived : born;
+    atomic_store(&p->born_load, n > 0 ? born : 0);
+    hy_pd_metrics_refresh(p);
+}
+
+static void set_age(hy_metric *x, uint64_t born, uint64_t now)
+{
+    hy_metric_set(x, born != 0 && now > born ? (double)(now - born) / 1e9 : 0.0);
+}
+
+void hy_pd_metrics_refresh(hy_pd *p)
+{
+    const uint64_t now = hy_pd__now(p);
+    set_age(p->m.oldest, atomic_load(&p->born_lease), now);
+    set_age(p->m.oldest_load, atomic_load(&p->born_load), now);
 }

@@ -19,7 +19,7 @@ pd_peer *hy_pd__peer(hy_pd *p, const char *node, const char *addrs)
     int n = 0;
     for (pd_peer *x = p->peers; x != NULL; x = x->next, n++)
         if (strcmp(x->node, node) == 0) {
-            if (addrs != NULL)
+            if (addrs != NULL && !x->wanted) /* a request's word does not replace our own file's */
                 snprintf(x->addrs, sizeof(x->addrs), "%s", addrs);
             return x;
         }

@@ -26,12 +26,16 @@ hy_kv_events *hy_kv_events_create(uint64_t epoch, int32_t cap, int32_t block_tok
     e->cap = cap;
     e->block_tokens = block_tokens;
     if (cap > 0) {
-        e->ring = hy_calloc((size_t)cap, sizeof(*e->ring));
-        e->ids = hy_calloc((size_t)cap * (size_t)block_tokens, sizeof(*e->ids));
+        e->ring = hy_malloc((size_t)cap * sizeof(*e->ring));
+        e->ids = hy_malloc((size_t)cap * (size_t)block_tokens * sizeof(*e->ids));
         if (e->ring == NULL || e->ids == NULL) {
             hy_kv_events_destroy(e);
             return NULL;
         }
+        /* touched now: megabytes that come page by page with the first thousands of requests look
+         * as a leak does */
+        memset(e->ring, 0, (size_t)cap * sizeof(*e->ring));
+        memset(e->ids, 0, (size_t)cap * (size_t)block_tokens * sizeof(*e->ids));
     }
     return e;
 }

@@ -198,6 +198,11 @@ static hy_status reserve_port(hy_node *n)
     return hy_http_reserve(&o, &n->port_fd);
 }
 
+static void refresh_metrics(void *arg)
+{
+    hy_pd_metrics_refresh(arg);
+}
+
 static void kv_links(void *arg, hy_buf *out)
 {
     hy_pd_links(arg, out);
@@ -235,6 +240,8 @@ static hy_status build_http(hy_node *n)
     if (n->pd != NULL) {
         o.kv_release = kv_release;
         o.kv_links = kv_links;
+        o.refresh_metrics = refresh_metrics;
+        o.refresh_arg = n->pd;
         o.kv_release_arg = n->pd;
     }
     HY_TRY(hy_http_create(&o, &n->http));

@@ -76,17 +76,17 @@ class Cluster:
 [node.router]
 file = {conf}/router.ini
 set = http.port={self.router}, peer.p0.url=http://127.0.0.1:{self.p}, peer.d0.url=http://127.0.0.1:{self.d}, peer.p0.addrs={at}, {fast}{", " + router if router else ""}
-restart_backoff = 50ms
+restart_backoff = 10ms
 max_restarts = 0
 [node.p0]
 file = {conf}/pd-prefill.ini
 set = http.port={self.p}, fabric.listen=127.0.0.1:{self.fp}, connector.advertise={at}, {small}{", " + p if p else ""}
-restart_backoff = 50ms
+restart_backoff = 10ms
 max_restarts = 0
 [node.d0]
 file = {conf}/pd-decode.ini
 set = http.port={self.d}, fabric.listen=127.0.0.1:{self.fd}, {small}{", " + d if d else ""}
-restart_backoff = 50ms
+restart_backoff = 10ms
 max_restarts = 0
 """)
         try:
@@ -136,24 +136,26 @@ max_restarts = 0
                 raise AssertionError(f"still in work: {b}")
             time.sleep(0.02)
 
-    def wait_served(self, prompt, want, timeout=20):
-        """Until prompt is answered through prefill and a transfer again; the seconds that it took."""
+    def wait_served(self, timeout=20):
+        """Until a new prompt goes through prefill, transfer and decode again, with the right answer. The seconds
+        that it took."""
         t0 = time.time()
         while True:
-            before = self.received()
+            self.n_served = getattr(self, "n_served", 0) + 1
+            prompt = f"{self.n_served} new words for a hand-over that must work again {self.n_served}"
             try:
+                before = self.received()
                 a = self.ask(prompt)
-                if a.status == 200:
-                    got = a.json()["choices"][0]["text"]
+                if a.status == 200 and self.received() > before:
+                    t = time.time() - t0
+                    got, want = a.json()["choices"][0]["text"], self.text(prompt, self.p)
                     assert got == want, (got, want)
-                    if self.received() > before:
-                        return time.time() - t0
+                    return t
             except (OSError, EOFError):
                 pass
             if time.time() - t0 > timeout:
                 raise AssertionError(f"no hand-over for {timeout} s:\n{self.up.text()[-2000:]}")
-            prompt = prompt  # cached on D now: a new one is needed to see a transfer
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def received(self):
         return self.metric(self.d, "halyard:kv_transfer_received_bytes_total")

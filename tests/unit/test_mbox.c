@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 static int dropped;
 static void drop(void *p)
@@ -171,12 +172,47 @@ static void many_producers(void **state)
     hy_mbox_destroy(m);
 }
 
+static size_t resident(void)
+{
+    unsigned long all = 0, here = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lu %lu", &all, &here), 2);
+    fclose(f);
+    return (size_t)here * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A large mailbox in which little waits stays small, however many messages go through. */
+static void memory_is_as_deep_as_the_queue(void **state)
+{
+    (void)state;
+    enum { SLOTS = 2000000 };
+    hy_mbox *m = hy_mbox_create(SLOTS, 0);
+    const hy_msg a = {.kind = 1}, b = {.kind = 2};
+    hy_msg got;
+    const size_t before = resident();
+    for (int i = 0; i < SLOTS; i++) {
+        assert_int_equal(hy_mbox_post(m, &a), HY_OK);
+        assert_int_equal(hy_mbox_post(m, &b), HY_OK);
+        assert_int_equal(hy_mbox_take(m, &got), HY_OK);
+        assert_int_equal(got.kind, 1);
+        assert_int_equal(hy_mbox_take(m, &got), HY_OK);
+        assert_int_equal(got.kind, 2);
+    }
+    assert_true(resident() < before + SLOTS * sizeof(hy_msg) / 4);
+    hy_mbox_destroy(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fifo_and_full),         cmocka_unit_test(destroy_drops),
-        cmocka_unit_test(close_lets_out_not_in), cmocka_unit_test(wait_has_a_deadline),
-        cmocka_unit_test(descriptor_tells),      cmocka_unit_test(many_producers),
+        cmocka_unit_test(memory_is_as_deep_as_the_queue),
+        cmocka_unit_test(fifo_and_full),
+        cmocka_unit_test(destroy_drops),
+        cmocka_unit_test(close_lets_out_not_in),
+        cmocka_unit_test(wait_has_a_deadline),
+        cmocka_unit_test(descriptor_tells),
+        cmocka_unit_test(many_producers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
