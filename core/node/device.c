@@ -59,6 +59,7 @@ typedef struct opts {
     const char *kv[MAX_OPTS + 1];
     size_t n;
     int index;
+    bool fast; /* numerics */
 } opts;
 
 static bool has_key(const hy_backend *b, const char *key)
@@ -80,7 +81,7 @@ static hy_status add_kv(opts *o, const char *key, const char *value)
 }
 
 /* One word behind the colon: key=value, a number (the wave where the backend has one to choose,
- * else which device), or an instruction set. */
+ * else which device), numerics, or an instruction set. */
 static hy_status take_word(opts *o, const hy_backend *b, const char *word)
 {
     char key[32] = "";
@@ -92,6 +93,10 @@ static hy_status take_word(opts *o, const hy_backend *b, const char *word)
             return hy_fail(HY_E_NOTFOUND, "backend %s has no option '%.*s' (`halyard config`)",
                            o->name, (int)eq, word);
         return add_kv(o, key, word + eq + 1);
+    }
+    if (strcmp(word, "fast") == 0 || strcmp(word, "exact") == 0) {
+        o->fast = word[0] == 'f';
+        return HY_OK;
     }
     const bool waves = has_key(b, "wave");
     const char *number = waves && strncmp(word, "wave", 4) == 0 ? word + 4 : word;
@@ -144,14 +149,14 @@ static hy_status take_conf(opts *o, const hy_conf *c, const char *name)
 
 hy_status hy_node_open_spec(const hy_conf *c, const char *spec, hy_dev **out)
 {
-    opts o = {.index = 0};
+    opts o = {.fast = strcmp(hy_conf_str(c, "engine", "numerics"), "fast") == 0};
     HY_TRY(take_spec(&o, spec));
     HY_TRY(take_conf(&o, c, o.name));
     hy_dev_opts d = {.backend = o.name,
                      .index = o.index,
                      .n_threads = (int)hy_conf_int(c, "engine", "threads"),
                      .kv = o.kv,
-                     .fast = strcmp(hy_conf_str(c, "engine", "numerics"), "fast") == 0};
+                     .fast = o.fast};
     return hy_dev_open(&d, out);
 }
 

@@ -13,7 +13,8 @@
 /* Adds the keys of every backend that can be loaded; before files are read. */
 hy_status hy_node_backend_keys(hy_conf *c);
 /* spec: NAME, or NAME:WORDS with commas between words: key=value of [backend.NAME], a number (which
- * device, or the wave of simt) or an instruction set. "cuda:1", "simt:64", "cpu:avx2". */
+ * device, or the wave of simt), exact or fast (else [engine] numerics), or an instruction set.
+ * "cuda:1,fast", "simt:64", "cpu:avx2". */
 hy_status hy_node_open_spec(const hy_conf *c, const char *spec, hy_dev **out);
 /* Gives every backend the keys that decide what it finds (a driver's path), before it is asked what
  * devices there are. */

@@ -157,7 +157,7 @@ static void what_is_wrong(void **state)
     (void)state;
     static const char *const cases[][2] = {{"cpu:sse9", "sse9"},        {"nope", "nope"},
                                            {"simt:48", "48"},           {"simt:wafe=64", "wafe"},
-                                           {"cpu:7", "devices 0 to 0"}, {"simt:fast", "fast"},
+                                           {"cpu:7", "devices 0 to 0"}, {"simt:quick", "quick"},
                                            {"simt:check=true,", "''"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         hy_drift d;
