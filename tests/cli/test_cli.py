@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 BINARY = os.path.abspath(sys.argv.pop(1))
-COMMANDS = ("run", "serve", "fetch", "inspect", "tokenize", "devices", "conform", "config", "bench")
+COMMANDS = ("run", "serve", "fetch", "inspect", "tokenize", "devices", "conform", "config", "bench", "drift")
 SMOLLM2 = os.path.join(os.environ.get("HY_MODELS", ""), "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
@@ -64,12 +64,49 @@ class Cli(unittest.TestCase):
         self.assertGreaterEqual(r["msg_us"][1], r["msg_us"][0])
         self.assertGreater(r["msg_us"][0], 0)
 
+    def test_drift_and_bench_device(self):
+        """A made-up model on cpu and on the GPU kernels: JSON, readable text, exit statuses."""
+        with tempfile.TemporaryDirectory() as d:
+            model = f"{d}/m.gguf"
+            p = subprocess.run([f"{os.path.dirname(BINARY)}/halyard-mkmodel", model, "tiny"], capture_output=True, text=True)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            fact = json.loads(p.stdout)
+            self.assertEqual(fact["bytes"], os.path.getsize(model))
+            self.assertIn("llama", halyard("inspect", model).stdout)
+            base = ("drift", "cpu", "simt:64", model, "-n", "40", "-t", "1", "-o", "kv.type=f32")
+            p = halyard(*base, "--json", "-")
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            j = json.loads(p.stdout)
+            self.assertEqual((j["tokens"], j["drift"]["positions"], j["drift"]["same_top1"]), (40, 40, 40))
+            self.assertEqual((j["a"]["spec"], j["b"]["isa"], len(j["layers"])), ("cpu", "wave64", 3))
+            for side in "ab":
+                self.assertEqual((j[side]["control"]["same_bits"], j[side]["control"]["kl"]["max"]), (40, 0))
+            self.assertTrue(0 < j["drift"]["kl"]["max"] < 1e-6)
+            self.assertGreaterEqual(j["drift"]["kl"]["max"], j["drift"]["kl"]["mean"])
+            p = halyard(*base, "--json", f"{d}/j")
+            self.assertRegex(p.stdout, r"the same top 1 +40 of 40.*\n(.*\n)+.*layer 1 ")
+            with open(f"{d}/j") as f:
+                self.assertEqual(json.load(f)["drift"], j["drift"])
+            p = halyard(*base, "--max-kl", "1e-30")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("above --max-kl", p.stderr)
+            self.fails(("drift", "cpu", "cpu:1", model), 1, "devices 0 to 0")
+            self.fails(("drift", "cpu", "cpu", model, "-n", "1"), 1, "--tokens")
+            self.fails(("drift", "cpu", "cpu", model, "--random", "100000"), 1, "vocabulary of 512")
+        p = halyard("bench", "device", "--mib", "1", "--dim", "64", "--rows", "4", "--ms", "2", "-t", "1")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        lines = [json.loads(x) for x in p.stdout.splitlines()]
+        self.assertEqual([x["m"] for x in lines if x["test"] == "matmul"], [1, 2, 4])
+        for x in lines[1:]:
+            self.assertGreater(min(v for k, v in x.items() if k in ("gb_s", "us", "weight_gb_s", "tflop_s")), 0, x)
+        self.fails(("bench", "device", "--type", "q4_0"), 1, "bf16, f16")
+
     def test_used_wrongly(self):
         self.fails((), 2, "Usage")
         self.fails(("nope",), 2, "nope", "Usage")
         for c in COMMANDS:
             self.fails((c, "--bogus"), 2, "--bogus")
-        for c in ("run", "serve", "inspect", "tokenize", "bench"):
+        for c in ("run", "serve", "inspect", "tokenize", "bench", "drift"):
             self.fails((c,), 2, "Usage")
         self.fails(("serve", "a", "b"), 2, "Usage")
         self.fails(("devices", "x"), 2, "x")

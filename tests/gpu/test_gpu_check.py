@@ -15,8 +15,10 @@ SCRIPT = os.path.abspath(f"{HERE}/../../tools/gpu-check")
 HALYARD, MODULES, DOUBLE = (os.path.abspath(a) for a in sys.argv[1:4])
 BUILD = os.path.dirname(HALYARD)
 del sys.argv[1:4]
+with open(HALYARD, "rb") as binary:
+    SANITISED = b"__asan_init" in binary.read()
 STEPS = ["build", "devices", "conformance", "make model", "logits", "prefill and decode", "device speed", "PyTorch",
-         "model speed"]
+         "exact model speed", "fast model speed", "fast numerics"]
 
 
 class GpuCheck(unittest.TestCase):
@@ -71,11 +73,13 @@ class GpuCheck(unittest.TestCase):
         pd = step["prefill and decode"]["data"]
         self.assertEqual([(r["from"], r["to"]) for r in pd["rows"]], 3 * [("gpu", "cpu")] + 3 * [("cpu", "gpu")])
         self.assertGreater(min(pd["bytes_to_cpu"], pd["bytes_to_gpu"]), 0)
-        speed = step["model speed"]["data"]
-        for x in (speed["decode_1"]["gb_s"], speed["decode_8"]["of_copy"], speed["prefill"]["tflop_s"]):
-            self.assertGreater(x, 0)
+        for numerics in ("exact", "fast"):
+            speed = step[f"{numerics} model speed"]["data"]
+            for x in (speed["decode_1"]["gb_s"], speed["decode_8"]["of_copy"], speed["prefill"]["tflop_s"]):
+                self.assertGreater(x, 0)
         self.assertIn("version", step["PyTorch"]["data"]) if "none" not in step["PyTorch"]["data"] else None
 
+    @unittest.skipIf(SANITISED, "the script's own cases need no sanitizer")
     def test_failures_stop_nothing(self):
         """One step's program fails, one hangs, one says nonsense: the others are done."""
         bins = f"{self.dir}-bin"
@@ -87,11 +91,12 @@ class GpuCheck(unittest.TestCase):
                     f"'bench device') echo 7;;\n*) exec {HALYARD} \"$@\";;\nesac\n")
         os.chmod(f"{bins}/halyard", stat.S_IRWXU)
         report, step = self.check("--build", bins, "--backend", "cpu", "--patience", "0.2", status=1)
-        bad = {"conformance": "exit status 1: planted", "logits": "not done in", "device speed": "StopIteration"}
+        bad = {"conformance": "exit status 1: planted", "logits": "not done in", "device speed": "StopIteration",
+               "fast numerics": "not done in"}
         for name, s in step.items():
             self.assertEqual(s["status"], "FAIL" if name in bad else "ok", s)
             self.assertIn(bad.get(name, ""), s["text"])
-        self.assertEqual(report["verdict"], "3 of 9 steps failed")
+        self.assertEqual(report["verdict"], "4 of 11 steps failed")
 
     def test_nothing_that_runs(self):
         empty = f"{self.dir}-none"
@@ -102,11 +107,9 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("cannot build here either: no cmake", step["build"]["text"])
         self.assertEqual(step["logits"]["text"], "no build that runs here")
 
+    @unittest.skipIf(SANITISED, "a sanitizer's build is not carried")
     def test_pack(self):
         """What is carried runs with an empty environment, on the C library that it brings."""
-        with open(HALYARD, "rb") as f:
-            if b"__asan_init" in f.read():
-                self.skipTest("a sanitizer's build is not carried")
         pack = f"{self.dir}-pack"
         p = subprocess.run([sys.executable, SCRIPT, "--pack", pack, "--no-build", "--build", BUILD, "--module", MODULES],
                            capture_output=True, text=True, timeout=120)
