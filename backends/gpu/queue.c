@@ -237,7 +237,7 @@ static hy_status stage(hy_queue *hq, const void *src, size_t bytes, const void *
     gpu_queue *q = gpu_queue_of(hq);
     size_t len = (bytes + 255) / 256 * 256;
     *out = NULL;
-    if (src == NULL)
+    if (src == NULL || bytes == 0)
         return HY_OK;
     for (int i = 0; i < q->n_staged; i++) { /* as for the layer before */
         const gpu_staged *s = &q->staged[i];
@@ -249,8 +249,7 @@ static hy_status stage(hy_queue *hq, const void *src, size_t bytes, const void *
     HY_TRY(gpu_enter(gpu_dev_of(hq->dev)));
     if (q->at + len > q->ring.bytes)
         HY_TRY(next_ring(q, len));
-    if (bytes != 0)
-        memcpy(q->ring.host + q->at, src, bytes);
+    memcpy(q->ring.host + q->at, src, bytes);
     if (q->n_staged < GPU_STAGED)
         q->staged[q->n_staged++] = (gpu_staged){src, q->at, bytes};
     *out = q->ring.image + q->at;

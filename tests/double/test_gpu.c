@@ -10,6 +10,7 @@
 #include "hal/backend.h"
 #include "hal/registry.h"
 #include "tests/double/sim.h"
+#include "tests/thin.h"
 #include "tests/unit/cm.h"
 
 #include <dlfcn.h>
@@ -374,8 +375,8 @@ static void test_failures(void **state)
 {
     (void)state;
     for (int kind = SIM_FAIL_MEMORY; kind <= SIM_FAIL_LOST; kind++) {
-        int n = 1, failed = 0;
-        for (;; n++) {
+        int n = 1, failed = 0, tried = 0;
+        for (;; n += test_thin() ? 5 : 1, tried++) {
             set(&(sim_plan){.seed = (uint64_t)n % 3, .fail = kind, .at = n});
             hy_status st = whole(false);
             bool reached = calls() >= n;

@@ -8,6 +8,7 @@
  */
 #include "tests/double/sim.h"
 #include "tests/golden/lm.h"
+#include "tests/thin.h"
 #include "tests/unit/cm.h"
 
 #include <dlfcn.h>
@@ -148,8 +149,10 @@ static void test_failures(void **state)
     assert_int_equal(whole("llama", backend, &want), HY_OK);
     int total = calls(), failed = 0, tried = 0;
     for (int kind = SIM_FAIL_MEMORY; kind <= SIM_FAIL_LOST; kind++) {
-        for (int n = 1 + kind; n < total;
-             n += n < total * 2 / 3 ? total / 12 : total / 40, tried++) {
+        for (int n = 1 + kind; n < total; n += test_thin()         ? total / 6
+                                               : n < total * 2 / 3 ? total / 12
+                                                                   : total / 40,
+                 tried++) {
             set(&(sim_plan){.seed = (uint64_t)(n % 5), .fail = kind, .at = n});
             hy_status st = whole("llama", backend, &got);
             revive();
