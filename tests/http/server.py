@@ -28,6 +28,7 @@ class Server:
                 raise RuntimeError(f"the server is not ready after 120 s:\n{self.log()}")
             time.sleep(0.01)
         self.ready_s = time.monotonic() - begin
+        self.ready_cpu_s = self.cpu()
 
     def log(self):
         with open(self.log_file.name, encoding="utf-8", errors="replace") as f:
@@ -43,6 +44,12 @@ class Server:
                 self.process.wait()
         self.log_file.close()
         return self.process.returncode
+
+    def cpu(self):
+        """Seconds of CPU that it has used."""
+        with open(f"/proc/{self.process.pid}/stat") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def rss(self):
         with open(f"/proc/{self.process.pid}/status") as f:
