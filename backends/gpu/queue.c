@@ -154,7 +154,8 @@ void gpu_queue_destroy(hy_queue *hq)
     if (q->stream != NULL)
         c->stream_destroy(q->stream);
     gpu_list_fini(&q->list, GPU_PENDING, GPU_ARGS);
-    hy_free(q->host);
+    if (q->host != NULL)
+        munmap(q->host, q->host_bytes);
     hy_free(q);
 }
 
@@ -257,15 +258,18 @@ static hy_status stage(hy_queue *hq, const void *src, size_t bytes, const void *
     return HY_OK;
 }
 
+/* Mapped, too: it grows inside a step. */
 static hy_status host_scratch(hy_queue *hq, size_t bytes, void **out)
 {
     gpu_queue *q = gpu_queue_of(hq);
     if (bytes > q->host_bytes) {
-        size_t want = bytes + q->host_bytes / 2;
-        void *p = hy_realloc(q->host, want);
-        if (p == NULL)
+        size_t want = (bytes + q->host_bytes / 2 + 65535) / 65536 * 65536;
+        void *p = mmap(NULL, want, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
             return hy_fail(HY_E_NOMEM, "%s: no memory for %zu bytes", gpu_dev_of(hq->dev)->v->name,
                            bytes);
+        if (q->host != NULL)
+            munmap(q->host, q->host_bytes);
         q->host = p;
         q->host_bytes = want;
     }

@@ -543,11 +543,13 @@ size_t sim_kernel_bytes(int k)
     return k >= 0 && k < SIMT_KERNELS ? table[k].bytes : 0;
 }
 
-/* Whether a word of a kernel's argument is the address of memory that only the host has. */
+/* Whether a word of a kernel's argument is the address of memory that only the host has: heap,
+ * stacks and libraries lie above 0x5000'0000'0000; what is below are pairs of numbers. */
 static bool is_host_address(uint64_t v)
 {
     unsigned char in;
-    return v >= 0x10000 && v < (uint64_t)1 << 47 && !sim_in_arena((void *)(uintptr_t)v) &&
+    return v >= (uint64_t)0x50 << 40 && v < (uint64_t)1 << 47 &&
+           !sim_in_arena((void *)(uintptr_t)v) &&
            mincore((void *)(uintptr_t)(v / PAGE * PAGE), PAGE, &in) == 0;
 }
 
