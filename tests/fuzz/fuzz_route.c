@@ -20,7 +20,8 @@ static bool same_params(const json_t *o, bool prefill)
 {
     json_t *p = json_object_get(o, "kv_transfer_params");
     json_t *most = json_object_get(p, "remote_max_tokens");
-    bool told = prefill && json_is_integer(most) && json_integer_value(most) > 0;
+    bool told = prefill && json_is_integer(most) && json_integer_value(most) >= -1 &&
+                json_integer_value(most) != 0;
     return json_is_object(p) && json_object_size(p) == 1 + (size_t)told &&
            json_is_true(json_object_get(p, "ours"));
 }

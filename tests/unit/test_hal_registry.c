@@ -155,7 +155,7 @@ static void test_suite_can_fail(void **state)
     d->math = &bad;
     assert_int_equal(hy_conform_run(d, &o, NULL, NULL, &sum), HY_OK);
     d->math = good;
-    assert_int_equal(sum.failed, 1);
+    assert_int_equal(sum.failed, 3); /* the sums themselves, and the device cases that add */
     hy_dev_close(d);
 }
 
