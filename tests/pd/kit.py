@@ -160,6 +160,16 @@ def request(port, method, path, body, headers=(), **k):
         s.close()
 
 
+def wait_workers(port, timeout=60):
+    """`up` has seen every node; the router looks for itself, and decodes alone until it has met prefill."""
+    end, w = time.time() + timeout, []
+    while not w or any(x["state"] != "up" for x in w):
+        if time.time() > end:
+            raise AssertionError(f"not all workers are up after {timeout} s: {w}")
+        time.sleep(0.05)
+        w = request(port, "GET", "/workers", None).json()["workers"]
+
+
 def sanitised():
     """An address sanitizer keeps freed memory for a while: limits of memory are wider then."""
     with open(HALYARD, "rb") as f:

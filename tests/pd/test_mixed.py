@@ -182,6 +182,7 @@ class Router(unittest.TestCase):
         up = Up(text)
         try:
             up.wait("all 5 nodes are up", timeout=120)
+            kit.wait_workers(router)
             self.run_all(router, (hp0, hp1, hd0, hd1))
         finally:
             rc = up.stop()
@@ -196,8 +197,7 @@ class Router(unittest.TestCase):
             k += 1
             got, head = ask(router, line["ids"])
             pair = (head.get("x-halyard-prefill"), head["x-halyard-worker"])
-            if pair[0] is not None:  # at first the router may not have met the prefill nodes yet
-                pairs.add(pair)
+            pairs.add(pair)
             Mixed.follows(self, got["choices"][0], line, f"{pair}, {line['id']}")
             if k % 3 == 0:  # one to decode alone: the turns of both roles fall together otherwise
                 ask(router, line["ids"], prompt_logprobs=0, max_tokens=1)

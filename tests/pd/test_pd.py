@@ -53,6 +53,7 @@ set = http.port={cls.d}, fabric.listen=127.0.0.1:{fd}, {small}
 restart_backoff = 100ms
 """)
         cls.up.wait("all 3 nodes are up", timeout=120)
+        kit.wait_workers(cls.router)
 
     @classmethod
     def tearDownClass(cls):
