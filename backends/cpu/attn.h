@@ -21,9 +21,10 @@ typedef struct cpu_attn_seg {
     const int32_t *pos; /* of the rows */
     int rows, group;    /* query heads a row */
     int k_dim, v_dim;
-    hy_dtype type;
+    hy_dtype k_type, v_type;
     const uint8_t *k[CPU_SEG_GRPS], *v[CPU_SEG_GRPS]; /* of 16 positions; NULL: none visible */
     int64_t k_step, v_step; /* bytes: from dim to dim of K, token to token of V */
+    int64_t k_token;        /* bytes from token to token of K; the element's size: side by side */
     int32_t first;          /* position of the segment */
     int32_t window;
     bool from_memory; /* K and V are read once: ask for them ahead */
@@ -31,8 +32,9 @@ typedef struct cpu_attn_seg {
     /* Result of query (row * group + head): o[v_dim], then m, l at v_dim, v_dim + 1. */
     float *part;
     int64_t part_step;
-    float *wide;  /* scratch of 2 * SEG * WIDE floats; NULL: read storage as it is */
-    float *score; /* scratch of 6 * SEG floats */
+    float *wide;   /* scratch of 2 * SEG * WIDE floats */
+    bool all_wide; /* convert K and V to f32 first: many queries will read them */
+    float *score;  /* scratch of 6 * SEG floats */
 } cpu_attn_seg;
 
 /* Visible positions of a row within the segment; false when there are none. */

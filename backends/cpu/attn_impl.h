@@ -2,7 +2,8 @@
  *
  * Attention over a segment, by 16 lanes: the body of attn_avx2.c and attn_avx512.c. Scores have
  * lanes = positions (K is [dim][token]), outputs lanes = dims; up to 6 queries share every load of
- * K and V. With several rows in the tile the segment is converted to f32 once.
+ * K and V. With several rows in the tile the segment is converted to f32 once;
+ * K of a cache with its dims side by side is turned on the way.
  *
  * Thread: any (pure but for its scratch).  Owner: none.
  */
@@ -208,10 +209,67 @@ static const score_fn score_fns[3][MAX_Q + 1] = {L6(score_, F32), L6(score_, F16
                                                  L6(score_, BF16)};
 static const sum_fn sum_fns[3][MAX_Q + 1] = {L6(sum_, F32), L6(sum_, F16), L6(sum_, BF16)};
 
+INL int type_at(hy_dtype t)
+{
+    return t == HY_F32 ? 0 : t == HY_F16 ? 1 : 2;
+}
+
 /* ---- a segment ---- */
 
-/* Copies the groups in use to f32 and points s at them. */
-static void widen_segment(cpu_attn_seg *s)
+INL v16 load_any(const uint8_t *p, hy_dtype t)
+{
+    return t == HY_F32   ? load_kv(p, HY_F32)
+           : t == HY_F16 ? load_kv(p, HY_F16)
+                         : load_kv(p, HY_BF16);
+}
+
+/* 8 rows of 8 floats, 16 apart, to columns. */
+INL void turn8(const float *x, float *y)
+{
+    __m256 a[8], b[8];
+    UNROLL(8)
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm256_load_ps(x + 16 * i);
+    UNROLL(4)
+    for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    UNROLL(2)
+    for (int i = 0; i < 8; i += 4) {
+        a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+    UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(y + 16 * i, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(y + 16 * (i + 4), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+/* K of 16 positions to f32 as [dim][token]. */
+static void widen_keys(const cpu_attn_seg *s, const uint8_t *p, float *k)
+{
+    if (s->k_token == hy_dtype_get(s->k_type)->bytes) {
+        for (int d = 0; d < s->k_dim; d++)
+            v_store(k + 16 * d, load_any(p + d * s->k_step, s->k_type));
+        return;
+    }
+    for (int d = 0; d < s->k_dim; d += 16, k += 256, p += 16 * s->k_step) {
+        _Alignas(64) float x[256];
+        for (int t = 0; t < 16; t++)
+            v_store(x + 16 * t, load_any(p + t * s->k_token, s->k_type));
+        turn8(x, k);
+        turn8(x + 8, k + 128);
+        turn8(x + 128, k + 8);
+        turn8(x + 136, k + 136);
+    }
+}
+
+/* Copies the groups in use to f32 and points s at them; V only with `values`. */
+static void widen_segment(cpu_attn_seg *s, bool values)
 {
     float *k = s->wide, *v = s->wide + (size_t)CPU_SEG * CPU_ATTN_WIDE;
     for (int g = 0; g < CPU_SEG_GRPS; g++, k += 16 * s->k_dim, v += 16 * s->v_dim) {
@@ -223,29 +281,31 @@ static void widen_segment(cpu_attn_seg *s)
             _mm_prefetch((const char *)kn + i, _MM_HINT_T1);
             _mm_prefetch((const char *)vn + i, _MM_HINT_T1);
         }
-        for (int d = 0; d < s->k_dim; d++) {
-            const uint8_t *p = s->k[g] + d * s->k_step;
-            v_store(k + 16 * d, s->type == HY_F16 ? v_load_f16(p) : v_load_bf16(p));
-        }
+        widen_keys(s, s->k[g], k);
+        s->k[g] = (const uint8_t *)k;
+        if (!values)
+            continue;
         for (int t = 0; t < 16; t++) {
             const uint8_t *p = s->v[g] + t * s->v_step;
+            int elem = hy_dtype_get(s->v_type)->bytes;
             for (int d = 0; d < s->v_dim; d += 16)
-                v_store(v + t * s->v_dim + d,
-                        s->type == HY_F16 ? v_load_f16(p + 2 * d) : v_load_bf16(p + 2 * d));
+                v_store(v + t * s->v_dim + d, load_any(p + d * elem, s->v_type));
         }
-        s->k[g] = (const uint8_t *)k;
         s->v[g] = (const uint8_t *)v;
     }
     s->k_step = 64;
-    s->v_step = (int64_t)s->v_dim * 4;
-    s->type = HY_F32;
+    s->k_type = HY_F32;
     s->from_memory = false;
+    if (values) {
+        s->v_step = (int64_t)s->v_dim * 4;
+        s->v_type = HY_F32;
+    }
 }
 
 /* Rows r0..r1, heads h0..h1: at most MAX_Q queries. */
 static void queries(const cpu_attn_seg *s, int r0, int r1, int h0, int h1)
 {
-    int type = s->type == HY_F32 ? 0 : s->type == HY_F16 ? 1 : 2, per = h1 - h0, n = 0;
+    int kt = type_at(s->k_type), vt = type_at(s->v_type), per = h1 - h0, n = 0;
     int a[MAX_Q], b[MAX_Q], all_a = 0, all_b = CPU_SEG - 1, min_a = CPU_SEG, max_b = -1;
     tile t = {.score = s->score};
     for (int r = r0; r < r1; r++) {
@@ -263,7 +323,7 @@ static void queries(const cpu_attn_seg *s, int r0, int r1, int h0, int h1)
     }
     if (n == 0)
         return;
-    score_fns[type][n](s, &t, min_a / 16, max_b / 16 + 1);
+    score_fns[kt][n](s, &t, min_a / 16, max_b / 16 + 1);
     for (int i = 0; i < n; i++) {
         memset(t.o[i], 0, (size_t)s->v_dim * sizeof(float));
         softmax(s, t.score + i * CPU_SEG, a[i / per], b[i / per], t.o[i]);
@@ -280,10 +340,10 @@ static void queries(const cpu_attn_seg *s, int r0, int r1, int h0, int h1)
                 continue;
             tile one = {.score = t.score + i * CPU_SEG};
             memcpy(one.o, t.o + i, (size_t)per * sizeof(one.o[0]));
-            sum_fns[type][per](s, &one, lo, hi);
+            sum_fns[vt][per](s, &one, lo, hi);
         }
         if (!after && all_a <= all_b)
-            sum_fns[type][n](s, &t, all_a, all_b);
+            sum_fns[vt][n](s, &t, all_a, all_b);
     }
 }
 
@@ -292,8 +352,10 @@ static void segment(const cpu_attn_seg *in)
     cpu_attn_seg s = *in;
     int heads = (s.group + MAX_Q - 1) / MAX_Q; /* pieces of a row's heads */
     int per = (s.group + heads - 1) / heads, rows = heads == 1 ? MAX_Q / s.group : 1;
-    if (s.wide != NULL && s.type != HY_F32 && s.k_dim <= CPU_ATTN_WIDE && s.v_dim <= CPU_ATTN_WIDE)
-        widen_segment(&s);
+    bool fits = s.k_dim <= CPU_ATTN_WIDE && s.v_dim <= CPU_ATTN_WIDE;
+    bool all = s.all_wide && fits && s.k_type != HY_F32;
+    if (all || s.k_token != hy_dtype_get(s.k_type)->bytes)
+        widen_segment(&s, all);
     for (int r = 0; r < s.rows; r += rows) {
         int r1 = r + rows < s.rows ? r + rows : s.rows;
         for (int h = 0; h < s.group; h += per)

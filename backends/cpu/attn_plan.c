@@ -16,8 +16,11 @@ bool cpu_attn_able(const hy_attn *a)
 {
     const hy_kv_layout *l = &a->pool->layout;
     int64_t elem = hy_dtype_get(l->type)->bytes;
-    return l->block_tokens % 16 == 0 && l->k.token == elem && l->v.dim == elem &&
-           l->v.width % 16 == 0 && a->heads % l->n_heads == 0 &&
+    /* K with its tokens side by side is read as it is; with its dims side by side it is turned. */
+    bool k = l->k.token == elem ||
+             (l->k.dim == elem && l->k.width % 16 == 0 && l->k.width <= CPU_ATTN_WIDE);
+    return k && l->block_tokens % 16 == 0 && l->v.dim == elem && l->v.width % 16 == 0 &&
+           a->heads % l->n_heads == 0 &&
            (l->type == HY_F32 || l->type == HY_F16 || l->type == HY_BF16);
 }
 
@@ -211,7 +214,9 @@ void cpu_attn_run(const cpu_attn_plan *p, int item, int thread)
                       .group = p->group,
                       .k_dim = l->k.width,
                       .v_dim = l->v.width,
-                      .type = l->type,
+                      .k_type = l->type,
+                      .v_type = l->type,
+                      .k_token = l->k.token,
                       .window = a->window,
                       .from_memory = true,
                       .scale = a->scale,
@@ -219,7 +224,8 @@ void cpu_attn_run(const cpu_attn_plan *p, int item, int thread)
                       .part_step = it->n_segs * p->part_step,
                       .score = loc->row};
     s.q = a->q + it->row * a->ldq + (int64_t)it->kv_head * p->group * l->k.width;
-    s.wide = it->rows * p->group > 6 ? (float *)(void *)loc->attn : NULL;
+    s.wide = (float *)(void *)loc->attn;
+    s.all_wide = it->rows * p->group > 6;
     for (int32_t seg = it->seg0; seg < it->seg1; seg++) {
         s.first = seg * CPU_SEG;
         s.part = part + (int64_t)(seg - it->seg0) * p->part_step;

@@ -284,7 +284,20 @@ typedef struct cache {
     int32_t pos[1024], seq_row[4];
 } cache;
 
-static void cache_init(cache *c, hy_dev *d, const attn_case *t)
+/* Where the elements of a cache lie: as the backend likes it, or as a cluster's other node does. */
+typedef enum order { OWN, NHD, HND, N_ORDERS } order;
+
+static void set_order(const hy_kv_layout *l, hy_kv_plane *p, order o)
+{
+    int64_t elem = hy_dtype_get(l->type)->bytes, row = p->width * elem;
+    if (o == OWN)
+        return;
+    p->dim = elem;
+    p->token = o == NHD ? row * l->n_heads : row;
+    p->head = o == NHD ? row : row * l->block_tokens;
+}
+
+static void cache_init(cache *c, hy_dev *d, const attn_case *t, order o)
 {
     hy_kv_layout *l = &c->pool.layout;
     memset(c, 0, sizeof(*c));
@@ -296,6 +309,8 @@ static void cache_init(cache *c, hy_dev *d, const attn_case *t)
     l->k.width = t->k_dim;
     l->v.width = t->v_dim;
     assert_int_equal(d->math->kv_layout(d, l), HY_OK);
+    set_order(l, &l->k, o);
+    set_order(l, &l->v, o);
     int32_t next = 0;
     for (int32_t s = 0; s < t->n_seqs; s++) {
         for (int32_t r = 0; r < t->rows[s]; r++)
@@ -320,16 +335,16 @@ static void cache_init(cache *c, hy_dev *d, const attn_case *t)
     }
 }
 
-static void check_attention(const pair *p, const attn_case *t)
+static void check_attention(const pair *p, const attn_case *t, order o)
 {
     char what[160];
     snprintf(what, sizeof(what),
              "%s attention %s/%s heads %d/%d dims %d/%d block %d window %d cap %g "
-             "threads %d",
+             "threads %d order %d",
              p->isa, hy_dtype_name(t->value), hy_dtype_name(t->type), t->heads, t->kv_heads,
-             t->k_dim, t->v_dim, t->block, t->window, (double)t->softcap, p->threads);
+             t->k_dim, t->v_dim, t->block, t->window, (double)t->softcap, p->threads, (int)o);
     cache *c = malloc(sizeof(*c));
-    cache_init(c, p->fast, t);
+    cache_init(c, p->fast, t, o);
     int64_t n = c->rows.n, ldq = (int64_t)t->heads * t->k_dim + 3;
     int64_t ldo = (int64_t)t->heads * t->v_dim + 5;
     float *q = floats(n * ldq), *o0 = floats(n * ldo), *o1 = malloc((size_t)(n * ldo) * 4);
@@ -383,8 +398,10 @@ static void attentions(const pair *p)
         {HY_F16, HY_F16, 2, 2, 20, 20, 5, 0, 0, 1, {3}, {10}}, /* no kernel: the reference */
         {HY_F16, HY_F16, 1, 1, 16, 16, 16, 0, 0, 1, {0}, {1}},
     };
-    for (size_t i = 0; i < HY_COUNTOF(cases); i++)
-        check_attention(p, &cases[i]);
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        for (order o = OWN; o < N_ORDERS; o++)
+            check_attention(p, &cases[i], o);
+    }
 }
 
 static void test_attention(void **state)
