@@ -158,18 +158,26 @@ class Pull(unittest.TestCase):
         self.assertLess(t.args("d0", "request")["output_tokens"], 400)
 
     def test_4_log_line(self):
-        self.assertEqual(self.c.ask(PROMPT + "for the log", headers=[("X-Request-Id", "logged")]).status, 200)
-        for node, pattern in (("d0", r"request logged: prompt \d+ tokens \(\d+ cached, [1-9]\d* moved, 0 computed\), tokenised "
+        for n in range(4):  # on a busy machine a hand-over may come too late, and decode computes the prompt
+            try:
+                return self.log_lines(f"logged{n}")
+            except AssertionError:
+                if n == 3:
+                    raise
+
+    def log_lines(self, name):
+        self.assertEqual(self.c.ask(PROMPT + f"for the log, {name}", headers=[("X-Request-Id", name)]).status, 200)
+        for node, pattern in (("d0", rf"request {name}: prompt \d+ tokens \(\d+ cached, [1-9]\d* moved, 0 computed\), tokenised "
                                      r"[\d.]+ ms, queued [\d.]+ ms, link [\d.]+ ms, transfer [\d.]+ MB, in [\d.]+ ms, first "
                                      r"token after [\d.]+ ms, first decode after [\d.]+ ms, 8 tokens out, decode [\d.]+ ms, "
                                      r"total [\d.]+ ms, status 200"),
-                              ("p0", r"request logged: prompt \d+ tokens \(\d+ cached, 0 moved, \d+ computed\), .* prefill "
+                              ("p0", rf"request {name}: prompt \d+ tokens \(\d+ cached, 0 moved, \d+ computed\), .* prefill "
                                      r"[\d.]+ ms, .* 1 tokens out"),
-                              ("router", r"request logged: ok, prefill p0 [\d.]+ ms, decode d0, first byte [\d.]+ ms, total")):
+                              ("router", rf"request {name}: ok, prefill p0 [\d.]+ ms, decode d0, first byte [\d.]+ ms, total")):
             def there():
                 with open(f"{self.c.up.dir}/run/{node}.log") as f:
                     return re.search(pattern, f.read())
-            wait(there)
+            wait(there, 10)
 
     def test_5_links_and_status(self):
         self.assertRegex(self.c.up.text(), r"LINK +STATE +PATH\nd0 <- p0 +up +\S.* on rail 0 to 0; group 0: packed as f16")
