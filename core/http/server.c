@@ -174,7 +174,7 @@ static void take_ids(hy_server *s, hy_slot *x, hy_reply *r)
     if (x == NULL) {
         for (size_t i = 0; i < r->n_ids; i++)
             hy_engine_abort(s->h->o.engine, r->ids[i]);
-        hy_http_trace__answered(s->h, r->ids, r->n_ids, 0); /* sooner than its ids came */
+        hy_http_trace__answered(s->h, r->ids, r->n_ids, 499); /* hung up before its ids came */
         return;
     }
     x->ids = r->ids;

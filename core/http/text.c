@@ -281,16 +281,27 @@ static void submit_error(hy_status st, hy_api_error *e)
 }
 
 /* The call belongs to out from here on: only what was copied before may be used. A request that
- * fails gets its last event from us; those behind it are not tried. */
+ * fails gets its last event from us; those behind it are not tried. The http stage is told their
+ * numbers first: an answer may be complete, or the client gone, before this thread goes on. */
 static void submit_all(hy_http *h, hy_gone *gone, uint64_t call, hy_req **reqs, hy_sub **subs,
                        size_t n)
 {
     hy_api_error e = {0};
     hy_reply *ids = hy_reply__create(call, 0);
+    uint64_t *id = calloc(n, sizeof(*id));
     if (ids != NULL)
         ids->ids = calloc(n, sizeof(*ids->ids));
+    if (ids == NULL || ids->ids == NULL || id == NULL) {
+        hy_reply__destroy(ids);
+        no_memory(&e);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            id[i] = ids->ids[ids->n_ids++] = reqs[i]->id;
+        hy_msg m = {.kind = HY_HTTP_IDS, .data = ids, .drop = hy_reply__destroy};
+        if (hy_stage_post_reserved(h->http, &m) != HY_OK)
+            hy_reply__destroy(ids);
+    }
     for (size_t i = 0; i < n; i++) {
-        uint64_t id = reqs[i]->id;
         hy_status st = HY_OK;
         if (e.status == 0) {
             st = atomic_load(&gone->gone) ? hy_fail(HY_E_ABORTED, "the client has gone")
@@ -301,16 +312,12 @@ static void submit_all(hy_http *h, hy_gone *gone, uint64_t call, hy_req **reqs, 
         if (e.status != 0) {
             hy_req_destroy(reqs[i]);
             hy_sub__fail(subs[i], &e);
-        } else if (ids != NULL && ids->ids != NULL) {
-            ids->ids[ids->n_ids++] = id;
         }
     }
-    hy_msg m = {.kind = HY_HTTP_IDS, .data = ids, .drop = hy_reply__destroy};
-    if (ids != NULL && hy_stage_post_reserved(h->http, &m) != HY_OK) {
-        for (size_t i = 0; i < ids->n_ids && atomic_load(&gone->gone); i++)
-            hy_engine_abort(h->o.engine, ids->ids[i]);
-        hy_reply__destroy(ids);
-    }
+    /* left meanwhile: the http stage's aborts may have come before their requests did */
+    for (size_t i = 0; i < n && id != NULL && atomic_load(&gone->gone); i++)
+        hy_engine_abort(h->o.engine, id[i]);
+    free(id);
 }
 
 static void run_generate(hy_http *h, hy_call *c)

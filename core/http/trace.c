@@ -23,9 +23,9 @@ void hy_http_trace__begin(const hy_http *h, uint64_t id, const hy_call *c)
 void hy_http_trace__answered(const hy_http *h, const uint64_t *ids, size_t n, int status)
 {
     for (size_t i = 0; i < n && h->o.trace != NULL; i++) {
+        /* who sees the mark sees the status, too */
+        hy_trace_set(h->o.trace, ids[i], HY_TRACE_STATUS, status);
         hy_trace_mark(h->o.trace, ids[i], HY_TRACE_ANSWERED, hy_stage_now(h->http));
-        if (status != 0)
-            hy_trace_set(h->o.trace, ids[i], HY_TRACE_STATUS, status);
         if (hy_log_level_get() < HY_LOG_DEBUG)
             continue;
         hy_buf b;

@@ -91,6 +91,7 @@ max_restarts = 0
 """)
         try:
             self.up.wait("all 3 nodes are up", timeout=120)
+            kit.wait_workers(self.router)
         except AssertionError:
             self.up.stop()
             shutil.rmtree(self.dir)

@@ -193,6 +193,8 @@ int fake_running(struct hy_engine *e)
 
 hy_status hy_engine_submit(hy_engine *e, hy_req *r)
 {
+    e->n_asked++;
+    usleep((useconds_t)e->submit_us);
     pthread_mutex_lock(&e->lock);
     hy_status st = e->refuse;
     fake_req *f = NULL;
@@ -214,6 +216,7 @@ hy_status hy_engine_submit(hy_engine *e, hy_req *r)
                  r->handover != NULL ? r->handover : "");
     }
     pthread_mutex_unlock(&e->lock);
+    usleep((useconds_t)e->submit_us);
     return st == HY_OK ? st : hy_fail(st, "the fake engine refuses");
 }
 

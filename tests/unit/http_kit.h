@@ -40,8 +40,9 @@ struct hy_engine {
     _Atomic hy_status refuse; /* submit answers this */
     _Atomic int fail_after;   /* that many tokens, then HY_FINISH_ERROR; -1: never */
     _Atomic bool hold;        /* no steps while set */
+    _Atomic int submit_us;    /* submit takes that long before it has the request, and after */
     /* what the tests look at */
-    _Atomic int n_submitted, n_aborted, n_finished, n_steps;
+    _Atomic int n_asked, n_submitted, n_aborted, n_finished, n_steps;
     hy_sampling last_sampling;
     int32_t last_max_tokens, last_n_prompt, last_prompt[64], last_prompt_logprobs;
     char last_handover[256];

@@ -628,6 +628,62 @@ static void test_user_marks(void **state)
     json_decref(v);
 }
 
+static bool traced(const hy_trace *t, const char *name, const char *want)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_trace_json((hy_trace *)t, 1, 1, name, 16, &b);
+    const bool is = strstr(hy_buf_str(&b), want) != NULL;
+    hy_buf_fini(&b);
+    return is;
+}
+
+/* The engine's answer, or the client's leaving, overtakes the thread that submits (a busy machine):
+ * the timeline is whole with the answer, and nothing computes for nobody. */
+static void test_slow_submit(void **state)
+{
+    (void)state;
+    hy_trace *t = hy_trace_create("node", "all", 16);
+    K.o.trace = t;
+    K.engine->submit_us = 30000;
+    kit_start(&K);
+    static const char *const bodies[] = {"{\"prompt\":\"x\",\"max_tokens\":1}",
+                                         "{\"prompt\":[\"x\",\"y\"],\"max_tokens\":1}",
+                                         "{\"prompt\":\"x\",\"max_tokens\":1,\"stream\":true}"};
+    for (size_t i = 0; i < HY_COUNTOF(bodies); i++) {
+        answer a = kit_post(&K, "/v1/completions", bodies[i]);
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+        assert_true(traced(t, NULL, "\"status\":200"));
+        assert_false(traced(t, NULL, "\"status\":0"));
+        assert_false(traced(t, NULL, "in work"));
+    }
+    K.engine->hold = true; /* it would never end by itself */
+    char text[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: left0\r\n"
+                  "Content-Length: 29\r\n\r\n{\"prompt\":\"x\",\"max_tokens\":9}";
+    for (int i = 0; i < 2; i++) { /* gone before the engine has it, and after */
+        const int asked = K.engine->n_asked, n = K.engine->n_submitted;
+        const int aborted = K.engine->n_aborted;
+        char name[] = "left0";
+        name[4] += (char)i;
+        memcpy(strstr(text, "left"), name, 5);
+        K.engine->hold = true;
+        const int fd = kit_connect(&K);
+        kit_send(fd, text, strlen(text));
+        kit_until(K.engine->n_asked == asked + 1);
+        if (i == 1)
+            kit_until(K.engine->n_submitted == n + 1);
+        close(fd);
+        kit_until(K.engine->n_aborted == aborted + 1);
+        kit_until(fake_running(K.engine) == 0 && traced(t, name, "\"status\":499"));
+    }
+    kit_until(hy_http_active(K.http) == 0);
+    K.o.trace = NULL;
+    kit_stop(&K);
+    hy_trace_destroy(t);
+    kit_init(&K); /* for the teardown */
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, up, down)
 
 int main(void)
@@ -649,6 +705,7 @@ int main(void)
         T(test_request_ids),
         T(test_no_template),
         T(test_user_marks),
+        T(test_slow_submit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
