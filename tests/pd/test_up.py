@@ -201,6 +201,45 @@ class TestUp(unittest.TestCase):
         os.kill(first["b"], signal.SIGCONT)
         self.assertEqual(u.stop(), 0)
 
+    def test_hangs_in_its_restart(self):
+        """It does not even come to print its address (its file is a pipe that nobody writes): killed, again and
+        again, until the file is back. Another whose hang_timeout is 0 is left alone."""
+        ini = f"{self.files}/r.ini"
+        more = "hang_timeout = 100ms\nrestart_backoff = 10ms\nmax_restarts = 0"
+        u = self.start(self.node("a", more) + self.node("b", more.replace("100ms", "0s")),
+                       cluster="start_timeout = 1s\nstop_timeout = 1s")
+        u.wait("all 2 nodes are up")
+        os.rename(ini, f"{self.files}/kept.ini")
+        os.mkfifo(ini)
+        for pid in u.pids().values():
+            os.kill(pid, signal.SIGKILL)
+        hang = r"a hangs in its restart: /health was not answered for ([0-9.]+) s; it is killed.*"
+        m = u.wait(hang + hang + r"restart 3")
+        for s in m.groups():
+            self.assertGreaterEqual(float(s), 1.0)
+        os.replace(f"{self.files}/kept.ini", ini)
+        u.wait(hang * 2 + r"a \(router\) is up")
+        self.assertNotIn("b hangs", u.text())
+        self.assertRegex(self.status(u)[1], r"b +router +starting +[1-9]\d* +1 ")
+        self.assertEqual(u.stop(), 0)
+
+    def test_a_slow_restart_is_no_hang(self):
+        """A start is given start_timeout, however short hang_timeout is."""
+        ini = f"{self.files}/r.ini"
+        u = self.start(self.node("a", "hang_timeout = 100ms\nrestart_backoff = 10ms"), cluster="start_timeout = 1m")
+        u.wait("all 1 nodes are up")
+        with open(ini) as f:
+            text = f.read()
+        os.remove(ini)
+        os.mkfifo(ini)
+        os.kill(u.pids()["a"], signal.SIGKILL)
+        time.sleep(1.5)
+        with open(ini, "w") as f:
+            f.write(text)
+        u.wait(r"a died.*a \(router\) is up")
+        self.assertNotIn("hangs", u.text())
+        self.assertEqual(u.stop(), 0)
+
     def test_an_error_is_an_answer(self):
         u = self.start(self.node("a", "hang_timeout = 1s"))
         u.wait("all 1 nodes are up")

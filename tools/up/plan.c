@@ -33,7 +33,8 @@ const hy_conf_key hy_up_keys[] = {
      "Pause before a restart; doubled each time in a row, up to 30 s."},
     {"node.*", "hang_timeout", HY_CONF_DURATION, "1m", "0s", "1d", NULL,
      "A node that worked and whose /health is not answered for so long hangs: it is killed and "
-     "treated as one that died. 0: never."},
+     "treated as one that died. In a restart it has [cluster] start_timeout, or four times its "
+     "longest start, if that is longer. 0: never."},
     {"node.*", "max_restarts", HY_CONF_INT, "10", "0", "1000000", NULL,
      "Restarts in a row (less than a minute up in between) until the node is given up. 0: no "
      "limit."},

@@ -23,7 +23,7 @@
 #define LINK_WAIT     (5 * HY_SEC) /* for links, before the table is shown without them */
 #define LINK_POLL     (5 * HY_SEC)
 #define STEADY        (60 * HY_SEC) /* up for so long: the next death is a first one again */
-enum { MISSES = 3 };
+enum { MISSES = 3, SLOWER = 4 };    /* so much slower than before a restart may be */
 
 static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *fmt, ...)
@@ -196,8 +196,7 @@ static void start(up_child *c)
     c->state = UP_STARTING;
     c->port = 0;
     c->misses = 0;
-    c->mute_ns = 0;
-    c->started_ns = now_ns();
+    c->started_ns = c->mute_ns = now_ns();
     if (hy_up__spawn(c) < 0) {
         give_up(c, hy_fail_text());
         return;
@@ -208,11 +207,14 @@ static void start(up_child *c)
 
 static void is_up(up_child *c)
 {
+    const uint64_t took = now_ns() - c->started_ns;
     if (c->state == UP_STARTING)
         say("%s (%s) is up at http://%s:%d, pid %d, after %.1f s", c->n->name, c->n->role, c->host,
-            c->port, (int)c->pid, seconds_since(c->started_ns));
+            c->port, (int)c->pid, (double)took / 1e9);
     else if (c->state == UP_SILENT)
         say("%s answers again", c->n->name);
+    if (c->state == UP_STARTING && took > c->longest_ns)
+        c->longest_ns = took;
     const bool news = c->state != UP_RUNNING;
     if (news)
         c->up_ns = now_ns();
@@ -224,10 +226,28 @@ static void is_up(up_child *c)
         changed(c->u);
 }
 
-/* mute: not even an error was answered. A process that stays so hangs, and is no use to anybody. */
+/* A process that answers nothing at all, not even an error, is no use to anybody. Starting again it
+ * has as long as any first start, and more when it was known to be slow. */
+static void check_hang(up_child *c)
+{
+    uint64_t limit = c->n->hang_ns;
+    if (limit == 0 || !c->was_up || c->mute_ns == 0 || c->pid == 0)
+        return;
+    if (c->state == UP_STARTING) {
+        limit = limit > c->u->p->start_timeout_ns ? limit : c->u->p->start_timeout_ns;
+        limit = limit > SLOWER * c->longest_ns ? limit : SLOWER * c->longest_ns;
+    }
+    if (now_ns() - c->mute_ns < limit)
+        return;
+    say("%s hangs%s: /health was not answered for %.1f s; it is killed", c->n->name,
+        c->state == UP_STARTING ? " in its restart" : "", seconds_since(c->mute_ns));
+    kill(c->pid, SIGKILL); /* died() does the rest */
+    c->mute_ns = now_ns();
+}
+
+/* mute: not even an error was answered. */
 static void missed(up_child *c, const char *why, bool mute)
 {
-    const uint64_t limit = c->n->hang_ns;
     if (!mute)
         c->mute_ns = 0;
     else if (c->mute_ns == 0)
@@ -237,12 +257,7 @@ static void missed(up_child *c, const char *why, bool mute)
         say("%s does not answer: %s", c->n->name, why);
         changed(c->u);
     }
-    if (limit == 0 || !c->was_up || c->state == UP_STARTING || c->mute_ns == 0 || c->pid == 0 ||
-        now_ns() - c->mute_ns < limit)
-        return;
-    say("%s hangs: /health was not answered for %.1f s; it is killed", c->n->name,
-        seconds_since(c->mute_ns));
-    kill(c->pid, SIGKILL); /* died() does the rest */
+    check_hang(c);
 }
 
 static void on_head(void *arg, const hy_wire_head *head)
@@ -349,12 +364,14 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     (void)what;
     if (c->u->stopping != 0 || c->probe != NULL)
         return;
-    if (c->state == UP_PAUSE)
+    if (c->state == UP_PAUSE) {
         start(c);
-    else if (c->port == 0 && !hy_up__find_address(c))
+    } else if (c->port == 0 && !hy_up__find_address(c)) {
+        check_hang(c);
         after(c->timer, POLL_STARTING);
-    else
+    } else {
         probe(c);
+    }
 }
 
 static void describe_end(int status, char *out, size_t room)

@@ -38,7 +38,8 @@ typedef struct up_child {
     uint64_t probe_ns;
     bool was_up;
     uint64_t started_ns, up_ns;
-    uint64_t mute_ns;      /* /health unanswered since; 0: it is answered */
+    uint64_t mute_ns;      /* /health unanswered since (the start, at first); 0: it is answered */
+    uint64_t longest_ns;   /* that a start took until it was up */
     hy_buf answer;         /* GET /links */
     struct up_link *links; /* [n->n_links] */
     uint64_t asked_ns;     /* for its links */
