@@ -177,6 +177,10 @@ const hy_conf_key hy_conf__keys[] = {
          "Digests of all bytes that move, for memory and wires that are not trusted."),
     BOOL("connector", "accept_lossy", "false",
          "Take KV of another value type; the tokens then differ from those of one node."),
+    ENUM("connector", "wire", "same", "same|f16|bf16|int8|fp8_e4m3fn|fp8_e4m3fnuz",
+         "Type in which KV travels to this node: narrower ones save bytes and round (int8 and fp8 "
+         "with a scale for each token and head), so that tokens differ from those of one node "
+         "(docs/PD.md has by how much). same: nothing is lost."),
     SIZE("connector", "staging", "32M", "1M", "16G",
          "Registered memory for KV that must be repacked; half for what comes in."),
 

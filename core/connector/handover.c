@@ -168,8 +168,10 @@ static hy_status parse(const json_t *o, hy_handover *h)
         /* a transfer id that stands beside a finished owner's answer names the same lease */
         h->push = !json_is_string(json_object_get(own, "lease"));
     }
-    if (!h->prefill)
-        return HY_OK;
+    if (!h->prefill) {
+        const char *asked = json_string_value(json_object_get(own, "lease"));
+        return asked == NULL || hex_u64(asked, &h->asked) ? HY_OK : wrong("halyard.lease");
+    }
     if (!json_is_object(own)) {
         h->foreign = true;
         return HY_OK;
@@ -204,8 +206,9 @@ static bool names_lease(const json_t *o, hy_handover *h)
     const json_t *own = json_object_get(o, "halyard");
     own = json_is_object(own) ? own : o;
     const char *transfer = json_string_value(json_object_get(o, "transfer_id"));
+    const json_t *epoch = json_object_get(own, "epoch");
     if (hex_u64(json_string_value(json_object_get(own, "lease")), &h->lease) && h->lease != 0)
-        return hex_u64(json_string_value(json_object_get(own, "epoch")), &h->epoch);
+        return epoch == NULL || hex_u64(json_string_value(epoch), &h->epoch);
     h->push = transfer != NULL && transfer[0] != '\0';
     if (h->push)
         h->lease = hy_handover_lease(transfer);

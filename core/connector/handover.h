@@ -20,6 +20,7 @@ typedef struct hy_handover {
     bool push;      /* the router chose the transfer id: whoever comes first waits */
     bool foreign;   /* prefill without an object of ours: nothing we could read */
     uint64_t lease; /* or transfer id */
+    uint64_t asked; /* decode: the lease is to have this number; 0: any */
     /* of the owner */
     char node[HY_HANDOVER_NODE_MAX];
     char addrs[HY_HANDOVER_ADDRS_MAX]; /* "host:port[,host:port...]" */
@@ -34,7 +35,7 @@ typedef struct hy_handover {
 /* text NULL: no fields at all. HY_E_INVAL names the field that is wrong. */
 hy_status hy_handover_parse(const char *text, hy_handover *out);
 /* The lease (and epoch) or transfer id that a release names: kv_transfer_params, an object that
- * holds them, or {"lease", "epoch"}. */
+ * holds them, or {"lease", "epoch"}. Without an epoch: a lease that the router asked for. */
 hy_status hy_handover_parse_release(const char *text, hy_handover *out);
 /* What the owner of the KV answers. ids: of the first group, for readers of vLLM's fields. */
 void hy_handover_write(const hy_handover *h, const char *request_id, const int32_t *ids,

@@ -37,6 +37,8 @@ typedef struct hy_pd_opts {
     bool fail;              /* on_failure: fail the request, else compute it here */
     bool verify;            /* digests of all that moves */
     bool accept_lossy;
+    bool has_wire; /* what comes in travels as `wire`, and is rounded to it */
+    hy_dtype wire;
     size_t staging_bytes; /* half of it for what comes in, half for what goes out */
     size_t min_run;       /* shortest run that goes from cache to cache; 0: the plan's default */
     int32_t max_waiting;  /* sequences the engine may have: sizes the mailbox */

@@ -71,6 +71,7 @@ static void send_hello(hy_pd *p, pd_peer *x)
                     .flags = p->o.accept_lossy ? HY_PDP_LOSSY : 0,
                     .act = p->o.act,
                     .numerics = p->o.numerics,
+                    .wire = p->o.has_wire ? (uint8_t)(p->o.wire + 1) : 0,
                     .piece_bytes = own_piece(p),
                     .min_run = (uint32_t)p->o.min_run,
                     .n_groups = p->o.n_groups};
@@ -118,6 +119,15 @@ static hy_status take_keys(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     return HY_OK;
 }
 
+static hy_status make_plan(const hy_kv_desc *src, const hy_kv_desc *dst, hy_kv_plan_opts o,
+                           hy_kv_plan **out)
+{
+    /* who wants a narrow wire takes what it rounds, but no other value type */
+    if (o.has_wire && hy_kv_compat(src, dst, NULL) == HY_KV_MATCH_LOSSLESS)
+        o.lossy = true;
+    return hy_kv_plan_create(src, dst, &o, out);
+}
+
 /* What must be equal, by name; what may differ becomes two copy plans. */
 static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 {
@@ -143,13 +153,19 @@ static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     const uint32_t own = own_piece(p);
     const size_t piece = m->piece_bytes < own ? m->piece_bytes : own;
     const size_t run = m->min_run > p->o.min_run ? m->min_run : p->o.min_run;
-    const bool pack = !x->has_key[0] || p->mr[0] == NULL; /* one side's cache is out of reach */
-    const hy_kv_plan_opts out = {
-        .lossy = lossy_out, .piece_bytes = piece, .min_run = run, .never_direct = pack};
-    const hy_kv_plan_opts in = {
-        .lossy = lossy_in, .piece_bytes = piece, .min_run = run, .never_direct = pack};
-    const hy_status out_st = hy_kv_plan_create(&p->desc, &x->desc, &out, &x->serve);
-    const hy_status in_st = hy_kv_plan_create(&x->desc, &p->desc, &in, &x->take);
+    if (m->wire != 0 && hy_kv_wire_bit((hy_dtype)(m->wire - 1)) == 0)
+        return hy_fail(HY_E_INVAL, "wire type: %d there is none of KV", m->wire - 1);
+    hy_kv_plan_opts out = {.piece_bytes = piece, .min_run = run};
+    out.never_direct = !x->has_key[0] || p->mr[0] == NULL; /* one side's cache is out of reach */
+    hy_kv_plan_opts in = out;
+    out.lossy = lossy_out;
+    out.has_wire = m->wire != 0;
+    out.wire = (hy_dtype)(m->wire - (m->wire != 0));
+    in.lossy = lossy_in;
+    in.has_wire = p->o.has_wire;
+    in.wire = p->o.wire;
+    const hy_status out_st = make_plan(&p->desc, &x->desc, out, &x->serve);
+    const hy_status in_st = make_plan(&x->desc, &p->desc, in, &x->take);
     if (out_st < 0 && in_st < 0)
         return in_st; /* one way is a link, too */
     const size_t room = p->n_landing * PD_UNIT;

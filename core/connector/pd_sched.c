@@ -261,9 +261,7 @@ static void keep(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks
                  hy_conn_verdict *out)
 {
     hy_handover h = {.tokens = r->computed, .epoch = p->epoch, .lease_ns = p->o.lease_ns};
-    h.lease = s->h.lease;
-    if (!s->h.push)
-        h.lease = new_lease(p);
+    h.lease = s->h.push ? s->h.lease : s->h.asked != 0 ? s->h.asked : new_lease(p);
     snprintf(h.node, sizeof(h.node), "%s", p->node);
     snprintf(h.addrs, sizeof(h.addrs), "%s", p->addrs);
     if (r->computed != r->n_prompt) /* output, too: the next turn's prompt begins with it */

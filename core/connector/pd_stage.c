@@ -185,7 +185,6 @@ static hy_status on_msg(void *self, hy_msg *m)
         hy_pd__lease_release(p, m->arg, m->data != NULL);
         c = NULL; /* a mark, no command */
         break;
-        break;
     case PD_T_LEASE:
         hy_pd__lease_timer(p, m->arg);
         break;
@@ -438,10 +437,11 @@ hy_status hy_pd_release(hy_pd *p, const char *text)
 {
     hy_handover h;
     HY_TRY(hy_handover_parse_release(text, &h));
-    if (!h.push && h.epoch != p->epoch)
+    const bool named = h.push || h.epoch == 0; /* by the router: it may not be there yet */
+    if (!named && h.epoch != p->epoch)
         return hy_fail(HY_E_NOTFOUND, "the lease is of another node or of an earlier start");
-    static char push; /* any address: only a mark */
-    const hy_msg m = {.kind = PD_RELEASE, .arg = h.lease, .data = h.push ? &push : NULL};
+    static char may_come; /* any address: only a mark */
+    const hy_msg m = {.kind = PD_RELEASE, .arg = h.lease, .data = named ? &may_come : NULL};
     const hy_status st = hy_stage_post(p->stage, &m);
     return st == HY_AGAIN ? hy_fail(HY_E_BUSY, "too many releases at once: the lease will expire")
                           : st;

@@ -116,6 +116,7 @@ static void hello(walker *w, hy_pdp_msg *m)
     raw(w, m->model, sizeof(m->model));
     u8(w, &m->act);
     u8(w, &m->numerics);
+    u8(w, &m->wire);
     u32(w, &m->piece_bytes);
     u32(w, &m->min_run);
     i32(w, &m->n_groups, 1, HY_KV_MAX_GROUPS);

@@ -13,7 +13,7 @@
 #include "hal/kv_desc.h"
 
 enum {
-    HY_PDP_VERSION = 2,
+    HY_PDP_VERSION = 3,
     HY_PDP_TYPE = 0x4b560000, /* message types are this + kind */
     HY_PDP_IDS_MAX = 12000,   /* block ids of one message, all groups together */
     HY_PDP_TEXT_MAX = 120,
@@ -58,6 +58,7 @@ typedef struct hy_pdp_msg {
     /* HELLO */
     uint8_t model[32];
     uint8_t act, numerics;
+    uint8_t wire; /* what comes to the sender travels as this hy_dtype, plus 1; 0: as it is */
     uint32_t piece_bytes, min_run; /* of copy plans: the smaller and the larger of both sides' */
     hy_pdp_bytes desc;
     hy_pdp_bytes key[HY_KV_MAX_GROUPS]; /* of the pools; n 0: cannot be written to */

@@ -87,6 +87,23 @@ static hy_status listen_at(const hy_conf *c, hy_fab_opts *f)
     return HY_OK;
 }
 
+static void wire_of(const char *name, hy_pd_opts *o)
+{
+    static const struct {
+        const char *name;
+        hy_dtype type;
+    } wires[] = {{"f16", HY_F16},
+                 {"bf16", HY_BF16},
+                 {"int8", HY_I8},
+                 {"fp8_e4m3fn", HY_F8_E4M3},
+                 {"fp8_e4m3fnuz", HY_F8_E4M3FNUZ}};
+    for (size_t i = 0; i < HY_COUNTOF(wires); i++)
+        if (strcmp(name, wires[i].name) == 0) {
+            o->has_wire = true;
+            o->wire = wires[i].type;
+        }
+}
+
 void hy_node__name(const hy_conf *c, char *out, size_t cap)
 {
     snprintf(out, cap, "%s", hy_conf_str(c, "node", "name"));
@@ -135,6 +152,7 @@ hy_status hy_node__connector_create(const hy_conf *c, hy_dev *dev, const hy_mode
     o.fail = strcmp(hy_conf_str(c, "connector", "on_failure"), "fail") == 0;
     o.verify = hy_conf_bool(c, "connector", "verify");
     o.accept_lossy = hy_conf_bool(c, "connector", "accept_lossy");
+    wire_of(hy_conf_str(c, "connector", "wire"), &o);
     o.staging_bytes = hy_conf_size(c, "connector", "staging");
     o.max_waiting = max_waiting;
     o.metrics = mx;

@@ -56,6 +56,7 @@ void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
     hy_metric_inc(r->mx_requests[how]);
     hy_leg__drop(&f->p);
     hy_leg__drop(&f->d);
+    hy_flow__disown(f);
     if (how != HY_OUT_OK && f->params != NULL && f->owner != NULL)
         hy_route__release(r, f->owner, hy_buf_str(&f->headers), f->params);
     *f->link = f->next;
@@ -179,6 +180,7 @@ static bool give_up(hy_flow *f, hy_worker *w)
 {
     if (f->p.call != NULL && f->p.w == w) {
         hy_leg__drop(&f->p);
+        hy_flow__disown(f);
         snprintf(f->last, sizeof(f->last), "%s is silent", w->name);
         hy_flow__prefill_failed(f, true);
         return true;

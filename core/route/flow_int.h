@@ -37,6 +37,7 @@ struct hy_flow {
     int left_p, left_d; /* further tries */
     char *params;       /* kv_transfer_params for decode; NULL: none */
     hy_worker *owner;   /* the prefill node that holds the KV of params */
+    uint64_t lease;     /* pull: what the first leg's KV is to be called; 0: none is in doubt */
     struct evbuffer *hold;
     char last[256]; /* what went wrong last */
     uint64_t t0_ns, prefill_ns, first_ns;
@@ -61,6 +62,8 @@ void hy_flow__blame(hy_flow *f, hy_worker *w, hy_client_fate fate, const char *w
 /* prefill.c: begin the first leg (or go on without); what to do when it has failed. */
 void hy_flow__prefill(hy_flow *f);
 void hy_flow__prefill_failed(hy_flow *f, bool elsewhere);
+/* The first leg's answer will not be read, but its node may keep KV for it: that may go. */
+void hy_flow__disown(hy_flow *f);
 /* decode.c: the same of the second. f->last says what was wrong. Either may free the flow. */
 void hy_flow__decode(hy_flow *f);
 void hy_flow__decode_failed(hy_flow *f, hy_client_fate fate);

@@ -6,6 +6,7 @@
  */
 #include "core/route/flow_int.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,16 @@ static void on_p_head(void *arg, const hy_wire_head *head)
 {
     hy_flow *f = arg;
     f->p.status = head->status;
+}
+
+void hy_flow__disown(hy_flow *f)
+{
+    char params[64];
+    if (f->lease == 0)
+        return;
+    snprintf(params, sizeof(params), "{\"halyard\":{\"lease\":\"%016" PRIx64 "\"}}", f->lease);
+    f->lease = 0;
+    hy_route__release(f->r, f->p.w, hy_buf_str(&f->headers), params);
 }
 
 void hy_flow__prefill_failed(hy_flow *f, bool elsewhere)
@@ -48,6 +59,7 @@ static void on_p_body(void *arg, struct evbuffer *piece)
         return;
     snprintf(f->last, sizeof(f->last), "%s: its answer is too long", f->p.w->name);
     hy_leg__drop(&f->p);
+    hy_flow__disown(f);
     hy_flow__prefill_failed(f, false);
 }
 
@@ -71,7 +83,10 @@ static void on_p_end(void *arg, hy_client_fate fate, const char *why)
     hy_worker *w = f->p.w;
     int status = f->p.status;
     hy_leg__over(&f->p);
+    if (fate == HY_CLIENT_DONE || hy_flow__was_refused(fate))
+        f->lease = 0; /* known from its answer, or never begun */
     if (fate != HY_CLIENT_DONE) {
+        hy_flow__disown(f);
         hy_flow__blame(f, w, fate, why);
         hy_flow__prefill_failed(f, fate != HY_CLIENT_TIMED_OUT);
         return;
@@ -127,6 +142,16 @@ static bool mint(hy_flow *f, hy_worker *p, hy_buf *for_p)
     return f->params != NULL && !for_p->failed;
 }
 
+/* Pull: a name for the lease, so that it can be given back without the answer that tells of it. */
+static void name_lease(hy_flow *f, hy_buf *for_p)
+{
+    f->lease = hy_rng_u64(hy_stage_rng(f->r->stage)) | 1;
+    hy_buf_printf(for_p,
+                  "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
+                  "\"halyard\":{\"lease\":\"%016" PRIx64 "\"}}",
+                  f->lease);
+}
+
 void hy_flow__prefill(hy_flow *f)
 {
     static const hy_client_ops ops = {on_p_head, on_p_body, on_p_end};
@@ -144,13 +169,15 @@ void hy_flow__prefill(hy_flow *f)
     if (r->o.push)
         ok = mint(f, w, &params);
     else
-        hy_buf_puts(&params, "{\"do_remote_decode\":true,\"do_remote_prefill\":false}");
+        name_lease(f, &params);
     hy_body_prefill(&b, &f->body, &f->facts, hy_buf_str(&params));
     ok = ok && !b.failed &&
          hy_leg__send(f, &f->p, w, b.data, b.len, &ops, r->o.prefill_timeout_ns,
                       r->o.prefill_timeout_ns) == HY_OK;
     hy_buf_fini(&b);
     hy_buf_fini(&params);
+    if (!ok)
+        f->lease = 0;
     if (ok) {
         hy_metric_inc(r->mx_legs[LEG_PREFILL]);
         hy_trace_again(r->o.trace, f->trace, HY_TRACE_P_SENT, hy_route__now(r));

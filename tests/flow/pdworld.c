@@ -9,6 +9,7 @@
 #include "core/base/buf.h"
 #include "core/base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,6 +314,10 @@ static void submit(pdw_req *r, bool is_p)
         snprintf(text, sizeof(text), "{\"do_remote_decode\":true%s%s%s}",
                  r->push ? ",\"transfer_id\":\"" : "", r->push ? r->transfer : "",
                  r->push ? "\"" : "");
+        if (r->named != 0)
+            snprintf(text, sizeof(text),
+                     "{\"do_remote_decode\":true,\"halyard\":{\"lease\":\"%016" PRIx64 "\"}}",
+                     r->named);
         q->handover = r->p_params != NULL ? both_flags(r->p_params) : strdup(text);
     } else if (r->handover != NULL) {
         q->handover = r->keep ? with_keep(r->handover) : strdup(r->handover);

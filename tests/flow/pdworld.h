@@ -43,6 +43,7 @@ typedef struct pdw_req {
     bool no_d;            /* the router never asks D */
     bool keep;            /* D keeps its KV for the next turn */
     const char *p_params; /* P is to load this first (the next turn) */
+    uint64_t named;       /* the router chose this number for P's lease; 0: it did not */
     /* what came of it */
     pdw_stage stage;
     uint64_t gen; /* of the leg: events of older ones are not ours */

@@ -9,6 +9,7 @@
 
 #include "core/base/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -268,6 +269,60 @@ static void released_by_the_router(void **state)
     assert_true(hy_pd_release(w->node[1].pd, r->handover) == HY_E_NOTFOUND);
     assert_true(hy_pd_release(w->node[0].pd, "{}") == HY_E_INVAL);
     pdw_run(w, HY_SEC);
+    pdw_end(w);
+}
+
+/* The client leaves while prefill's answer is on the way to the router, which has named the lease
+ * and gives it back by that name: whether prefill has begun, ends just then, or has ended, nothing
+ * is kept and no lease runs out. */
+static void released_by_name(void **state)
+{
+    (void)state;
+    bool before = false, after = false;
+    for (uint64_t at = 0; at < 40 * HY_MS; at += HY_MS / 4) {
+        const uint64_t name = UINT64_C(0x1234567890abcdef) + at;
+        char text[80], other[80];
+        int32_t prompt[60];
+        pdw *w = small_world(60 + at, false);
+        pdw_text(prompt, 60, 1);
+        pdw_req *r = pdw_add(w, prompt, 60, 10, 0);
+        r->no_d = true;
+        r->named = name;
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, at + 1) == HY_OK);
+        const bool there = stats(w, 0).leases_open > 0;
+        before |= !there;
+        after |= there;
+        snprintf(text, sizeof(text), "{\"halyard\":{\"lease\":\"%016" PRIx64 "\"}}", name);
+        snprintf(other, sizeof(other), "{\"lease\":\"%016" PRIx64 "\"}", name + 1);
+        assert_int_equal(hy_pd_release(w->node[0].pd, other), HY_OK); /* nobody's */
+        assert_int_equal(hy_pd_release(w->node[0].pd, text), HY_OK);
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, 100 * HY_MS) == HY_OK); /* a tenth of a lease */
+        assert_true(r->stage == PDW_OVER);
+        assert_int_equal(stats(w, 0).leases_open, 0);
+        assert_int_equal(stats(w, 0).leases_released, 1);
+        assert_int_equal(stats(w, 0).leases_expired, 0);
+        assert_int_equal(engine(w, 0).blocks_free, engine(w, 0).blocks_total);
+        pdw_run(w, HY_SEC);
+        pdw_end(w);
+    }
+    assert_true(before && after);
+}
+
+/* And with a lease of that name all goes as with any other. */
+static void named_lease(void **state)
+{
+    (void)state;
+    int32_t text[100];
+    pdw *w = small_world(61, false);
+    pdw_text(text, 100, 1);
+    pdw_req *r = pdw_add(w, text, 100, 20, 0);
+    r->named = UINT64_C(0xfedcba9876543210);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_non_null(strstr(r->handover, "\"lease\":\"fedcba9876543210\""));
+    assert_int_equal(stats(w, 1).received, 1);
+    assert_int_equal(stats(w, 0).leases_released, 1);
+    assert_true(pd_computed(w) == 0.0);
     pdw_end(w);
 }
 
@@ -625,6 +680,7 @@ int main(void)
         cmocka_unit_test(cached_on_both),   cmocka_unit_test(all_on_d),
         cmocka_unit_test(next_turn),        cmocka_unit_test(push_overlaps),
         cmocka_unit_test(nobody_comes),     cmocka_unit_test(released_by_the_router),
+        cmocka_unit_test(released_by_name), cmocka_unit_test(named_lease),
         cmocka_unit_test(bad_references),   cmocka_unit_test(owner_was_started_anew),
         cmocka_unit_test(unlike_models),    cmocka_unit_test(decode_is_full),
         cmocka_unit_test(no_faults),        cmocka_unit_test(bad_net),

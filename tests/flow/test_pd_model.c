@@ -166,6 +166,9 @@ static void put(hy_conf *c, const char *section, const char *key, const char *va
         fail_msg("%s", hy_fail_text());
 }
 
+static const char *wire = "same", *value = "f16"; /* of the nodes that are started next */
+static bool lossy;
+
 static side start(const char *family, const char *role, const char *name, const char *block,
                   const char *storage, const char *order, const char *provider)
 {
@@ -183,6 +186,9 @@ static side start(const char *family, const char *role, const char *name, const 
     put(s.conf, "fabric", "listen", "127.0.0.1:0");
     put(s.conf, "fabric", "providers", provider);
     put(s.conf, "connector", "verify", "true");
+    put(s.conf, "connector", "wire", wire);
+    put(s.conf, "connector", "accept_lossy", lossy ? "true" : "false");
+    put(s.conf, "kv", "type", value);
     put(s.conf, "cluster", "secret_file", secret_file);
     const hy_node_opts o = {.conf = s.conf, .model_path = model_path(family)};
     if (hy_node_create(&o, &s.node) < 0)
@@ -266,6 +272,81 @@ static void family(const char *name, const char *provider)
     forget_model(name);
 }
 
+static float worst_lp(const answer *a, const answer *b, int32_t *same_out)
+{
+    float worst = 0.0f;
+    int32_t n = 0;
+    while (n < a->n && n < b->n && a->id[n] == b->id[n]) { /* the same text until here */
+        const float d = a->lp[n] - b->lp[n];
+        worst = d > worst ? d : -d > worst ? -d : worst;
+        n++;
+    }
+    *same_out = n;
+    return worst;
+}
+
+/* What rounds on the way comes whole, only where the decode node takes it, and costs what the wire
+ * or the value type costs; the first token is prefill's own and stays exact. (How much of KL and
+ * top-1 agreement: golden.lossy.) */
+static void lossy_pairs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *wire, *p_value, *d_value;
+        bool lossy, fits;
+        float most; /* of a log-probability's error */
+    } cases[] = {
+        {"int8", "f16", "f16", false, true, 0.05f},
+        {"fp8_e4m3fn", "f16", "f16", false, true, 0.3f},
+        {"fp8_e4m3fnuz", "f16", "f16", false, true, 0.3f},
+        {"bf16", "f16", "f16", false, true, 0.02f},
+        {"f16", "f16", "f16", false, true, 0.0f}, /* no narrower: the same bits */
+        {"same", "f32", "f16", true, true, 0.02f},
+        {"same", "f32", "f16", false, false, 0.0f},
+        {"int8", "f32", "f16", false, false, 0.0f}, /* consents to a wire, not to another type */
+        {"int8", "f32", "f16", true, true, 0.05f},
+    };
+    for (size_t k = 0; k < HY_COUNTOF(cases); k++) {
+        side one, p, d;
+        int32_t prompt[90], n;
+        answer a, b, c;
+        value = cases[k].d_value;
+        one = start("llama", "all", "one", "16", "auto", "default", "own");
+        wire = cases[k].wire;
+        lossy = cases[k].lossy;
+        d = start("llama", "decode", "d", "32", "auto", "nhd", "own");
+        wire = "same";
+        lossy = false;
+        value = cases[k].p_value;
+        p = start("llama", "prefill", "p", "16", "auto", "default", "own");
+        value = "f16";
+        for (int32_t i = 0; i < 90; i++)
+            prompt[i] = (i * 7919 + 13) % hy_node_model(one.node)->cfg.vocab;
+        ask(one.node, prompt, 90, 12, 77, 0.0f, NULL, &a);
+        ask(p.node, prompt, 90, 1, 77, 0.0f, "{\"do_remote_decode\":true}", &b);
+        ask(d.node, prompt, 90, 12, 77, 0.0f, b.handover, &c);
+        const float worst = worst_lp(&a, &c, &n);
+        print_message("wire %s, %s to %s%s: %d tokens of 90 came, %d of 12 the same, log-"
+                      "probabilities within %.1e\n",
+                      cases[k].wire, cases[k].p_value, cases[k].d_value,
+                      cases[k].lossy ? ", lossy" : "", c.n_cached, n, (double)worst);
+        assert_int_equal(c.n, 12);
+        assert_int_equal(c.n_cached, cases[k].fits ? 90 : 0);
+        assert_true(worst <= cases[k].most && n >= 1);
+        if (cases[k].most == 0.0f)
+            same(&a, &c);
+        else
+            assert_true(worst > 0.0f || n < 12); /* else nothing was rounded */
+        if (cases[k].fits)
+            assert_memory_equal(&c.lp[0], &b.lp[0], sizeof(c.lp[0]));
+        free(b.handover);
+        stop(&d);
+        stop(&p);
+        stop(&one);
+    }
+    forget_model("llama");
+}
+
 /* Longrope's factors are chosen by the whole request's length, which prefill must be told: its own
  * part is one token. */
 static void longrope(void **state)
@@ -334,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(longrope),
         cmocka_unit_test(llama),
+        cmocka_unit_test(lossy_pairs),
         cmocka_unit_test(gemma3_with_windows),
         cmocka_unit_test(qwen3_over_libfabric),
     };

@@ -36,6 +36,12 @@ def wait_gone(conn, timeout=5):
         return True
 
 
+def to_prefill(more, got):
+    """What prefill is asked: vLLM's fields, and what its lease shall be called."""
+    lease = got["kv_transfer_params"]["halyard"]["lease"]
+    return {"do_remote_decode": True, "do_remote_prefill": False, "halyard": {"lease": lease}, **more}
+
+
 class Base(unittest.TestCase):
     N_P, N_D, ROUTER, HTTP = 1, 1, "", ""
 
@@ -61,6 +67,16 @@ class Base(unittest.TestCase):
             self.assertEqual(r.body["epoch"], PARAMS["halyard"]["epoch"])
             self.assertEqual(r.body["kv_transfer_params"], PARAMS)
 
+    def disowned(self, p=0, n=1):
+        """Released by the name that the router chose: the answer with the lease was not read."""
+        asked = [r.body["kv_transfer_params"]["halyard"]["lease"] for r in self.p[p].seen("/v1/completions", n=n)]
+        got = self.p[p].seen("/v1/kv/release", n=n)
+        self.assertEqual([r.body for r in got],
+                         [{"lease": x, "kv_transfer_params": {"halyard": {"lease": x}}} for x in asked])
+        self.assertEqual(len(set(asked)), n)
+        for x in asked:
+            self.assertRegex(x, "^[0-9a-f]{16}$")
+
     def idle(self):
         self.r.wait_metric("halyard:router_active", 0)
         self.assertEqual([w["active"] for w in self.r.get("/workers").json()["workers"]],
@@ -81,7 +97,7 @@ class Shapes(Base):
         # as smg-pd-vllm-Nixl.jsonl has it, and how much decode may give
         self.assertEqual(p[0].body, {"model": "fake-model", "prompt": "Hello world", "max_tokens": 1,
                                      "stream": False, "kv_transfer_params":
-                                     {"do_remote_decode": True, "do_remote_prefill": False, "remote_max_tokens": 4}})
+                                     to_prefill({"remote_max_tokens": 4}, p[0].body)})
         self.assertEqual(d[0].body, {**Q, "kv_transfer_params": PARAMS})
         for r in (p[0], d[0]):
             h = {k.lower(): v for k, v in r.headers}
@@ -111,8 +127,8 @@ class Shapes(Base):
         self.assertEqual(self.r.post("/v1/chat/completions", raw).status, 200)
         p, d = self.p[0].requests[0], self.d[0].requests[0]
         want = {**q, "min_tokens": 1}
-        want.update(max_completion_tokens=1, stream=False, kv_transfer_params={
-            "do_remote_decode": True, "do_remote_prefill": False, "remote_max_tokens": 9})
+        want.update(max_completion_tokens=1, stream=False,
+                    kv_transfer_params=to_prefill({"remote_max_tokens": 9}, p.body))
         self.assertEqual(p.body, want)
         self.assertEqual(d.body, {**q, "kv_transfer_params": PARAMS})
         for r in (p, d):  # numbers keep their digits
@@ -199,24 +215,34 @@ class Prefill(Base):
     def test_500(self):
         self.behave(lambda c: Fake.send(c, 500, {"error": {}}))
         self.alone()
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])
 
     def test_400(self):
         self.behave(lambda c: Fake.send(c, 400, {"error": {}}))
         self.alone()
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])
 
     def test_hangs(self):
         self.behave(lambda c: self.assertTrue(wait_gone(c)))
         t = time.time()
         self.alone()
         self.assertLess(time.time() - t, 2)
+        self.disowned()
 
     def test_closes(self):
         self.behave(lambda c: None)
         self.alone()
+        self.disowned()
+
+    def test_closes_in_its_answer(self):
+        self.behave(lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{\"kv_transfer_params\": {"))
+        self.alone()
+        self.disowned()
 
     def test_no_params(self):
         self.p[0].params = None
         self.alone()
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])
 
     def test_malformed(self):
         for raw in (b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
@@ -256,6 +282,8 @@ class TwoPrefill(Base):
                 self.assertEqual(a.headers["x-halyard-prefill"], "p1")
                 self.assertEqual(self.d[0].requests[-1].body["kv_transfer_params"], PARAMS)
             self.r.wait_states(p0="up")
+        leases = [{r.body["kv_transfer_params"]["halyard"]["lease"] for r in p.seen("/v1/completions")} for p in self.p]
+        self.assertEqual((len(leases[1]), leases[0] & leases[1]), (4, set()))  # each try has its own
 
 
 class Decode(Base):
@@ -396,15 +424,12 @@ class Gone(Base):
         where(s)
         s.close()
 
-    def check(self, gone, conn, release):
+    def check(self, gone, conn, released):
         self.assertTrue(gone.wait(5))
         self.assertTrue(wait_gone(conn[0]))
         self.r.wait_metric('halyard:router_requests_total{outcome="gone"}', 1)
-        if release:
-            self.released()
-            self.r.wait_metric('halyard:router_releases_total{result="unknown"}', 1)
-        else:
-            self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.2), [])
+        released()
+        self.r.wait_metric('halyard:router_releases_total{result="unknown"}', 1)
         self.idle()
 
     def hold(self, fake, before):
@@ -424,13 +449,21 @@ class Gone(Base):
     def test_in_prefill(self):
         gone, conn, seen = self.hold(self.p[0], lambda c: None)
         self.hang_up(lambda s: seen.wait(5))
-        self.check(gone, conn, False)
+        self.check(gone, conn, self.disowned)
+        self.assertEqual(self.d[0].requests, [])
+
+    def test_in_prefills_answer(self):
+        """Prefill is done and keeps the KV, its answer is on the way: nobody reads the lease in it."""
+        gone, conn, seen = self.hold(self.p[0], lambda c: c.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{\"kv_transfer_params\": {"))
+        self.hang_up(lambda s: seen.wait(5))
+        self.check(gone, conn, self.disowned)
         self.assertEqual(self.d[0].requests, [])
 
     def test_before_decodes_head(self):
         gone, conn, seen = self.hold(self.d[0], lambda c: None)
         self.hang_up(lambda s: seen.wait(5))
-        self.check(gone, conn, True)
+        self.check(gone, conn, self.released)
 
     def test_in_the_stream(self):
         def begin(c):
@@ -438,7 +471,7 @@ class Gone(Base):
             Fake.piece(c, self.d[0].chunk(0, False))
         gone, conn, seen = self.hold(self.d[0], begin)
         self.hang_up(lambda s: self.assertIn(b"200 OK", s.recv(4096)))
-        self.check(gone, conn, True)
+        self.check(gone, conn, self.released)
 
     def test_release_is_answered(self):
         gone, conn, seen = self.hold(self.d[0], lambda c: None)

@@ -39,6 +39,7 @@ static hy_pdp_msg sample(hy_pdp_kind k)
                     .bytes = 1,
                     .left_ns = 77,
                     .act = 1,
+                    .wire = HY_I8 + 1,
                     .piece_bytes = 65536,
                     .min_run = 64,
                     .text = "why"};
@@ -76,6 +77,8 @@ static void round_trips(void **state)
             assert_memory_equal(r.ids[1], ids1, sizeof(ids1));
             assert_true(r.lease == m.lease && r.plan == 99 && r.next == 86);
         }
+        if (k == HY_PDP_HELLO)
+            assert_true(r.act == 1 && r.wire == HY_I8 + 1 && r.min_run == 64);
         if (k == HY_PDP_DONE) {
             assert_true(r.first.seed == UINT64_MAX && r.first.barred && !r.first.stop);
             assert_true(r.first.logprob == -0.1f && isinf(r.first.top_lps[1]));
@@ -167,7 +170,16 @@ static void refused_handovers(void **state)
         HY_OK);
     assert_true(h.push && h.lease == 255);
     assert_true(hy_handover_parse_release("{}", &h) < 0);
-    assert_true(hy_handover_parse_release("{\"lease\":\"00000000000000ff\"}", &h) < 0);
+    assert_true(hy_handover_parse_release("{\"lease\":\"00000000000000ff\",\"epoch\":7}", &h) < 0);
+    assert_int_equal(hy_handover_parse_release("{\"lease\":\"00000000000000ff\"}", &h), HY_OK);
+    assert_true(!h.push && h.lease == 255 && h.epoch == 0); /* one that the router named */
+    assert_int_equal(
+        hy_handover_parse(
+            "{\"do_remote_decode\":true,\"halyard\":{\"lease\":\"00000000000000ff\"}}", &h),
+        HY_OK);
+    assert_true(h.decode && !h.push && h.lease == 0 && h.asked == 255);
+    assert_true(hy_handover_parse("{\"do_remote_decode\":true,\"halyard\":{\"lease\":\"x\"}}", &h) <
+                0);
     assert_int_equal(hy_handover_parse_release("{\"transfer_id\":\"abc\"}", &h), HY_OK);
     assert_true(h.push && h.lease == hy_handover_lease("abc"));
 }
