@@ -4,9 +4,12 @@
 
 Usage: test_cli.py BINARY [TEST...]
 """
+import fcntl
 import json
 import os
 import re
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +48,30 @@ class Cli(unittest.TestCase):
             self.assertLessEqual(max(map(len, p.stdout.split("\n"))), 110, c)
             self.assertEqual(halyard("help", c).stdout, p.stdout)
         self.assertTrue(re.fullmatch(r"halyard \d+\.\d+\.\d+\n", halyard("--version").stdout))
+
+    def test_crash(self):
+        """A signal ends the process with its own status and without a word, whatever the libraries that are
+        linked have installed (psm of libfabric: handlers that print a backtrace, and may hang)."""
+        off = ":".join(f"handle_{s}=0" for s in ("segv", "abort", "sigbus", "sigill", "sigfpe"))
+        env = {**os.environ, **{f"{s}SAN_OPTIONS": os.environ.get(f"{s}SAN_OPTIONS", "") + ":" + off for s in "AT"}}
+        no_core = lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for sig in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGINT,
+                    signal.SIGTERM):
+            with self.subTest(sig.name), tempfile.TemporaryDirectory() as folder:
+                out, inp = os.pipe()
+                fcntl.fcntl(inp, fcntl.F_SETPIPE_SZ, 4096)  # the manual does not fit: it waits there
+                p = subprocess.Popen([BINARY, "config"], stdout=inp, stderr=subprocess.PIPE, cwd=folder, env=env,
+                                     preexec_fn=no_core)
+                os.close(inp)
+                try:
+                    self.assertEqual(len(os.read(out, 1)), 1)  # it has begun
+                    p.send_signal(sig)
+                    _, err = p.communicate(timeout=30)
+                    self.assertEqual((p.returncode, err, os.listdir(folder)), (-sig, b"", []))
+                finally:
+                    p.kill()
+                    p.wait()
+                    os.close(out)
 
     def test_bench_link(self):
         """Tiny sizes over own TCP, which every build has: all figures are there and positive."""

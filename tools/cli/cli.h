@@ -30,6 +30,9 @@ int hy_cmd_drift(int argc, char **argv);
 int hy_cmd_up(int argc, char **argv);
 int hy_cmd_trace(int argc, char **argv);
 
+/* Signals do again what they do by default, where a library that came along had taken them. */
+void hy_cli_signals(void);
+
 /* One option of a subcommand. `value` receives the argument (NULL: a flag, then *flag is set).
  * `conf` names the key "section.key" that the option sets, for options that are only a shorter
  * way to say -o. */
@@ -55,6 +58,23 @@ typedef struct hy_cli {
 
 /* Parse. Returns -1 to go on, or an exit status (help printed: 0; usage error: 2). */
 int hy_cli_parse(hy_cli *c, int argc, char **argv);
+/* The same, with so many positional arguments. */
+int hy_cli_parse_n(hy_cli *c, int argc, char **argv, int n_args);
+
+typedef struct hy_cli_number {
+    const char *name, *text; /* "--rows", what came with it or the default */
+    long long least, most;
+    int64_t *out;
+} hy_cli_number;
+
+/* Texts to numbers; HY_E_INVAL names the option and its range. */
+hy_status hy_cli_numbers(const hy_cli_number *list, size_t n);
+/* An item of opts[]. */
+#define HY_CLI_THREADS                                                                             \
+    {                                                                                              \
+        .name = "--threads", .letter = 't', .arg = "N", .conf = "engine.threads",                  \
+        .help = "threads (0: all cores)"                                                           \
+    }
 /* Print the recorded failure as "halyard NAME: text" and return HY_EXIT_FAIL. */
 int hy_cli_fail(const char *name);
 

@@ -46,6 +46,7 @@ static hy_cmd_fn find_command(const char *name)
 
 int main(int argc, char **argv)
 {
+    hy_cli_signals();
     if (argc < 2) {
         print_commands(stderr);
         return HY_EXIT_USAGE;
