@@ -647,17 +647,15 @@ void hy_server__destroy(hy_server *s)
         if (s->slots[i].id != 0)
             end_slot(&s->slots[i], 499);
     }
+    struct event *const ev[] = {s->mail, s->tick, s->deadline};
+    for (size_t i = 0; i < HY_COUNTOF(ev); i++) /* before the loop runs again */
+        if (ev[i] != NULL)
+            event_free(ev[i]);
     if (s->http != NULL)
         evhttp_free(s->http);
     hy_conns__fini(s);
     if (s->base != NULL)
         event_base_loop(s->base, EVLOOP_NONBLOCK); /* libevent frees bufferevents from its loop */
-    if (s->mail != NULL)
-        event_free(s->mail);
-    if (s->tick != NULL)
-        event_free(s->tick);
-    if (s->deadline != NULL)
-        event_free(s->deadline);
     if (s->base != NULL)
         event_base_free(s->base);
     if (s->fd >= 0)

@@ -684,6 +684,26 @@ static void test_slow_submit(void **state)
     kit_init(&K); /* for the teardown */
 }
 
+/* Whatever timer becomes due while the server ends finds nothing half gone: its other threads take
+ * longer to end than the sweep of connections waits. */
+static void test_slow_stop(void **state)
+{
+    (void)state;
+    kit_start(&K);
+    static const char text[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+                               "Content-Length: 29\r\n\r\n{\"prompt\":\"x\",\"max_tokens\":9}";
+    const int idle = kit_connect(&K), fd = kit_connect(&K);
+    answer a = kit_call(&K, "GET", "/health", NULL); /* all three are accepted */
+    answer_free(&a);
+    K.engine->submit_us = 600000;
+    kit_send(fd, text, strlen(text));
+    kit_until(K.engine->n_asked == 1);
+    kit_stop(&K);
+    close(fd);
+    close(idle);
+    kit_init(&K); /* for the teardown */
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, up, down)
 
 int main(void)
@@ -706,6 +726,7 @@ int main(void)
         T(test_no_template),
         T(test_user_marks),
         T(test_slow_submit),
+        T(test_slow_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
