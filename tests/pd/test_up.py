@@ -280,6 +280,21 @@ class TestUp(unittest.TestCase):
             time.sleep(0.02)
         self.assertFalse(alive(u.pids()["a"]))
 
+    def test_crash_while_it_stops(self):
+        """Not an orderly stop, and said so."""
+        u = self.start(self.node("a") + self.node("b"))
+        u.wait("all 2 nodes are up")
+        self.fake.behave = lambda r, c: r.path == "/v1/completions" and (time.sleep(20) or True)
+        s = kit.connect(int(re.search(r"127\.0\.0\.1:(\d+), pid", u.text()).group(1)))
+        s.sendall(kit.make("POST", "/v1/completions", {"prompt": "x"}))
+        self.fake.seen("/v1/completions")
+        u.proc.send_signal(signal.SIGINT)  # a waits for its request
+        u.wait("stopping")
+        os.kill(u.pids()["a"], signal.SIGSEGV)
+        u.wait("a has stopped .killed by signal 11")
+        self.assertEqual(u.proc.wait(5), 1)
+        s.close()
+
     def test_kill_at_the_second_signal(self):
         u = self.start(self.node("a"))
         u.wait("all 1 nodes are up")

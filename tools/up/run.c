@@ -383,6 +383,13 @@ static void describe_end(int status, char *out, size_t room)
         snprintf(out, room, "exit status %d", WEXITSTATUS(status));
 }
 
+/* Asked to stop, it ended in another way. A signal to end may meet one that is not ready for it. */
+static bool crashed(const up *u, int status)
+{
+    const int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return u->stopping < 3 && status != 0 && sig != SIGINT && sig != SIGTERM;
+}
+
 static void died(up_child *c, int status)
 {
     const hy_up_node *n = c->n;
@@ -396,6 +403,8 @@ static void died(up_child *c, int status)
     if (c->u->stopping != 0) {
         say("%s has stopped (%s)", n->name, how);
         c->state = UP_ENDED;
+        if (crashed(c->u, status))
+            c->u->failed = true;
         return;
     }
     if (c->state == UP_RUNNING && now_ns() - c->up_ns > STEADY)
