@@ -117,7 +117,7 @@ void hy_trace_mark(hy_trace *t, uint64_t id, hy_trace_point p, uint64_t now_ns)
     record *r = find(t, id);
     uint64_t none = 0;
     if (r != NULL)
-        atomic_compare_exchange_strong_explicit(&r->at[p], &none, now_ns, memory_order_relaxed,
+        atomic_compare_exchange_strong_explicit(&r->at[p], &none, now_ns, memory_order_release,
                                                 memory_order_relaxed);
 }
 
@@ -125,7 +125,7 @@ void hy_trace_again(hy_trace *t, uint64_t id, hy_trace_point p, uint64_t now_ns)
 {
     record *r = find(t, id);
     if (r != NULL)
-        atomic_store_explicit(&r->at[p], now_ns, memory_order_relaxed);
+        atomic_store_explicit(&r->at[p], now_ns, memory_order_release);
 }
 
 void hy_trace_set(hy_trace *t, uint64_t id, hy_trace_num k, int64_t v)
@@ -168,8 +168,8 @@ static bool look(hy_trace *t, uint64_t id, view *v)
         return false;
     v->id = id;
     for (int i = 0; i < HY_TRACE_POINTS; i++)
-        v->at[i] = atomic_load_explicit(&r->at[i], memory_order_relaxed);
-    for (int i = 0; i < HY_TRACE_NUMS; i++)
+        v->at[i] = atomic_load_explicit(&r->at[i], memory_order_acquire);
+    for (int i = 0; i < HY_TRACE_NUMS; i++) /* what was set before a mark is seen with it */
         v->num[i] = atomic_load_explicit(&r->num[i], memory_order_relaxed);
     for (int i = 0; i < HY_TRACE_POINTS; i++)
         if (v->at[i] < v->at[HY_TRACE_ARRIVED])

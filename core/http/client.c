@@ -394,7 +394,8 @@ static void on_read(struct bufferevent *bev, void *arg)
     enter(x);
     if (evbuffer_get_length(x->piece) != 0) {
         set_timer(x, x->stall_timeout_ns);
-        x->ops.on_body(x->arg, x->piece);
+        if (x->ops.on_body != NULL)
+            x->ops.on_body(x->arg, x->piece);
         evbuffer_drain(x->piece, evbuffer_get_length(x->piece));
         if (!x->freed && x->paused)
             set_timer(x, 0);
@@ -405,6 +406,12 @@ static void on_read(struct bufferevent *bev, void *arg)
         complete(x);
     else if (st < 0)
         finish(x, HY_CLIENT_BROKEN, hy_fail_text());
+}
+
+void hy_client_follow(hy_client_call *x, const hy_client_ops *ops, void *arg)
+{
+    x->ops = *ops;
+    x->arg = arg;
 }
 
 void hy_client_pause(hy_client_call *x, bool pause)

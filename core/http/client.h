@@ -37,7 +37,8 @@ typedef enum hy_client_fate {
  * text for people. The callbacks never run inside hy_client_send, and may cancel their call. */
 typedef struct hy_client_ops {
     void (*on_head)(void *arg, const hy_wire_head *head); /* borrowed; may be NULL */
-    void (*on_body)(void *arg, struct evbuffer *piece);   /* take or leave: it is drained after */
+    void (*on_body)(void *arg, struct evbuffer *piece);   /* take or leave: it is drained after; may
+                                                             be NULL */
     void (*on_end)(void *arg, hy_client_fate fate, const char *why);
 } hy_client_ops;
 
@@ -63,6 +64,8 @@ void hy_client_destroy(hy_client *c); /* NULL is fine; no on_end is called */
 hy_status hy_client_send(hy_client *c, const hy_client_req *r, hy_client_call **out);
 /* Hang up; no callback comes any more. NULL is fine. */
 void hy_client_cancel(hy_client_call *x);
+/* Others hear of it from now on: of the rest of its body, and its end. */
+void hy_client_follow(hy_client_call *x, const hy_client_ops *ops, void *arg);
 /* Stop and go on reading the body: the peer's sending then fills the connection and waits. The
  * stall timeout rests meanwhile. */
 void hy_client_pause(hy_client_call *x, bool pause);

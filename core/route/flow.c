@@ -50,11 +50,14 @@ void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
 {
     hy_route *r = f->r;
     log_end(f, rid, how);
-    hy_trace_mark(r->o.trace, f->trace, HY_TRACE_ANSWERED, hy_route__now(r));
     if (how == HY_OUT_GONE)
         hy_trace_set(r->o.trace, f->trace, HY_TRACE_STATUS, 499);
+    hy_trace_mark(r->o.trace, f->trace, HY_TRACE_ANSWERED, hy_route__now(r));
     hy_metric_inc(r->mx_requests[how]);
-    hy_leg__drop(&f->p);
+    if (how == HY_OUT_OK)
+        hy_flow__rest(f);
+    else
+        hy_leg__drop(&f->p);
     hy_leg__drop(&f->d);
     hy_flow__disown(f);
     if (how != HY_OUT_OK && f->params != NULL && f->owner != NULL)

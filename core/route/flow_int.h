@@ -64,6 +64,8 @@ void hy_flow__prefill(hy_flow *f);
 void hy_flow__prefill_failed(hy_flow *f, bool elsewhere);
 /* The first leg's answer will not be read, but its node may keep KV for it: that may go. */
 void hy_flow__disown(hy_flow *f);
+/* rest.c: the request is answered, the first leg may not have ended: it does so by itself. */
+void hy_flow__rest(hy_flow *f);
 /* decode.c: the same of the second. f->last says what was wrong. Either may free the flow. */
 void hy_flow__decode(hy_flow *f);
 void hy_flow__decode_failed(hy_flow *f, hy_client_fate fate);

@@ -58,6 +58,7 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     hy_route__front_sweep(r, hy_route__now(r));
+    hy_route__rests_sweep(r, false);
 }
 
 static void on_deadline(evutil_socket_t fd, short what, void *arg)
@@ -91,6 +92,7 @@ static hy_status on_msg(void *self, hy_msg *msg)
     hy_route__front_sweep(r, hy_route__now(r));
     if (msg->kind == MSG_HANGUP)
         hy_route__front_hangup(r);
+    hy_route__rests_sweep(r, msg->kind == MSG_HANGUP);
     return HY_OK;
 }
 
@@ -174,6 +176,7 @@ static void free_all(hy_route *r)
         return;
     hy_runtime_destroy(r->rt);
     hy_flow_cancel_all(r);
+    hy_route__rests_sweep(r, true);
     hy_route__front_fini(r);
     hy_route__workers_fini(r);
     hy_client_destroy(r->client);

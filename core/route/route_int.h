@@ -112,6 +112,8 @@ void hy_flow_resume(hy_flow *f);
 /* The worker is silent: whatever it has under way has failed. */
 void hy_flow_worker_silent(hy_route *r, hy_worker *w);
 void hy_flow_cancel_all(hy_route *r);
+/* Hang up on first legs that outlived their requests, and the moment that they have. */
+void hy_route__rests_sweep(hy_route *r, bool all);
 
 /* ---- all of it ---- */
 
@@ -125,6 +127,7 @@ typedef enum hy_outcome {
 } hy_outcome;
 
 typedef struct hy_release hy_release;
+typedef struct hy_rest hy_rest;
 
 struct hy_route {
     hy_route_opts o;
@@ -147,6 +150,7 @@ struct hy_route {
     size_t n_workers;
     uint64_t turn;
     hy_release *releases;
+    hy_rest *rests;
     /* flows */
     hy_flow *flows;
     int n_flows;

@@ -77,10 +77,12 @@ class Pull(unittest.TestCase):
         return json.loads(out)
 
     def whole(self, request):
-        """Its timeline once all of it is there: the last mark is the owner's blocks being free."""
+        """Its timeline once all of it is there: the last marks are the owner's blocks being free and, pushing,
+        prefill's own answer."""
         def look():
             t = Timeline(self.trace("-r", request), request)
-            return ("p0", "kept for the peer") in t.e and ("router", "request") in t.e and t
+            last = ("p0", "kept for the peer"), ("router", "request"), ("router", "prefill leg"), ("p0", "request")
+            return all(x in t.e for x in last) and t
         return wait(look)
 
     def test_1_every_stage_in_causal_order(self):

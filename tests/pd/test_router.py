@@ -738,6 +738,51 @@ class Push(Base):
         self.assertEqual((p["max_tokens"], p["stream"]), (1, False))
         self.idle()
 
+    def late(self, how):
+        """Decode has answered it whole, prefill has not: the router is held there and `how` does the rest."""
+        there, go, left = threading.Event(), threading.Event(), []
+
+        def p(r, c):
+            if r.path != "/v1/completions":
+                return False
+            there.set()
+            go.wait(10)
+            left.append(how(c))
+            return True
+        self.p[0].behave = p
+        a = self.r.post("/v1/completions", {**Q, "stream": True})
+        self.assertEqual(texts(a), WANT)
+        self.assertTrue(there.wait(5))
+        w = {w["name"]: w["active"] for w in self.r.get("/workers").json()["workers"]}
+        self.assertEqual(w, {"p0": 1, "d0": 0})
+        go.set()
+        self.r.wait_metric('halyard:router_worker_active{worker="p0"}', 0)
+        self.idle()
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])  # decode has given the lease back
+        return left[0]
+
+    def test_decode_is_done_first(self):
+        """Prefill's own answer is waited for a moment, so that it counts as answered there, too."""
+        def how(c):
+            c.settimeout(0.3)
+            try:
+                left = c.recv(1) == b""
+            except TimeoutError:
+                left = False
+            Fake.send(c, 200, {"choices": [{"text": " t0"}]})
+            return left
+        self.assertFalse(self.late(how))
+        page = self.r.get("/trace").json()["traceEvents"]
+        self.assertEqual([e["name"] for e in page if e["name"] == "prefill leg"], ["prefill leg"])
+
+    def test_decode_is_done_and_prefill_goes_on(self):
+        """It computes for nobody: hung up on."""
+        self.assertTrue(self.late(wait_gone))
+
+    def test_decode_is_done_and_prefill_dies(self):
+        self.late(lambda c: c.close())
+        self.r.wait_states(p0="up")  # a check was answered
+
     def test_prefill_fails(self):
         """Decode waits for what will not come: it begins again, without."""
         def d(r, c):
