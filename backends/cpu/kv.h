@@ -18,6 +18,8 @@ typedef struct cpu_kv_tile {
     int64_t wire_ld;
     float *scales;    /* [m]; NULL when not quantised */
     int32_t m, width; /* 1..16 tokens */
+    int32_t n;        /* such tiles, without scales: */
+    int64_t cache_next, wire_next;
     hy_dtype value, type, w;
     float *rows;  /* scratch [16][cpu_kv_ld(width)] */
     uint8_t *alt; /* the same size again */
@@ -31,6 +33,7 @@ static inline int64_t cpu_kv_ld(int32_t width)
 typedef struct cpu_kv_kern {
     void (*pack)(const cpu_kv_tile *t);
     void (*unpack)(const cpu_kv_tile *t);
+    void (*settle)(void); /* after unpacking: others see all of it before what is told next */
     /* n values to codes of a quantised type, multiplied by inv first; and back. */
     void (*quantise)(const float *x, int64_t n, float inv, hy_dtype t, uint8_t *out);
     void (*dequantise)(const uint8_t *x, int64_t n, float scale, hy_dtype t, float *out);

@@ -493,5 +493,101 @@ static void unpack_tile(const cpu_kv_tile *t)
         give(t, elem, t->alt, step);
 }
 
+/* Stores that go past the caches: what comes in fills many times of what they hold, and is read
+ * when all of it is there. Without them every line would be read before it is written. */
+INL bool goes_past(const cpu_kv_tile *t)
+{
+    return (((uintptr_t)t->cache | (uintptr_t)t->token | (uintptr_t)t->cache_next) & 31) == 0;
+}
+
+INL void stream(float *to, v16 x)
+{
+    _mm256_stream_ps(to, half_of(x, 0));
+    _mm256_stream_ps(to + 8, half_of(x, 1));
+}
+
+INL void widen_rows(const cpu_kv_tile *t, hy_dtype w, bool past)
+{
+    for (int32_t i = 0; i < t->n; i++) {
+        for (int32_t r = 0; r < t->m; r++) {
+            const uint8_t *from = t->wire + i * t->wire_next + r * t->wire_ld;
+            float *to = (float *)(void *)(t->cache + i * t->cache_next + r * t->token);
+            for (int32_t d = 0; d < t->width; d += 16) {
+                v16 x = get16(w, from + d * 2, 16);
+                if (past)
+                    stream(to + d, x);
+                else
+                    v_store(to + d, x);
+            }
+        }
+    }
+}
+
+/* The commonest of unpack_f32's cases, all tiles in one go. */
+static bool widen(const cpu_kv_tile *t)
+{
+    if (t->type != HY_F32 || t->dim != 4 || t->width % 16 != 0)
+        return false;
+    const bool past = goes_past(t), f16 = t->w == HY_F16;
+    if (t->value != HY_F32 && !(f16 && t->value == HY_F16))
+        return false;
+    if (f16 && past)
+        widen_rows(t, HY_F16, true);
+    else if (f16)
+        widen_rows(t, HY_F16, false);
+    else if (t->w == HY_BF16 && past)
+        widen_rows(t, HY_BF16, true);
+    else if (t->w == HY_BF16)
+        widen_rows(t, HY_BF16, false);
+    else
+        return false;
+    return true;
+}
+
+static void each(const cpu_kv_tile *all, void (*one)(const cpu_kv_tile *t))
+{
+    cpu_kv_tile t = *all;
+    for (int32_t i = 0; i < all->n; i++) {
+        one(&t);
+        t.cache += all->cache_next;
+        t.wire += all->wire_next;
+    }
+}
+
+static void pack_tiles(const cpu_kv_tile *t)
+{
+    each(t, pack_tile);
+}
+
+/* Rows of the cache's own type, side by side. */
+static bool copy(const cpu_kv_tile *t)
+{
+    int64_t elem = bytes_of(t->type), bytes = t->width * elem;
+    if (t->w != t->type || t->w != t->value || t->dim != elem || bytes % 32 != 0 || !goes_past(t))
+        return false;
+    for (int32_t i = 0; i < t->n; i++) {
+        for (int32_t r = 0; r < t->m; r++) {
+            const uint8_t *from = t->wire + i * t->wire_next + r * t->wire_ld;
+            uint8_t *to = t->cache + i * t->cache_next + r * t->token;
+            for (int64_t k = 0; k < bytes; k += 32)
+                _mm256_stream_si256((__m256i *)(to + k),
+                                    _mm256_loadu_si256((const __m256i *)(from + k)));
+        }
+    }
+    return true;
+}
+
+static void unpack_tiles(const cpu_kv_tile *t)
+{
+    if (!widen(t) && !copy(t))
+        each(t, unpack_tile);
+}
+
+static void settle(void)
+{
+    _mm_sfence();
+}
+
 #define KV_TABLE                                                                                   \
-    .pack = pack_tile, .unpack = unpack_tile, .quantise = quantise, .dequantise = dequantise
+    .pack = pack_tiles, .unpack = unpack_tiles, .settle = settle, .quantise = quantise,            \
+    .dequantise = dequantise

@@ -50,6 +50,7 @@ static void one_tile(const walk *w, const hy_kv_plane *p, const seg *s, int32_t 
     t.wire_ld = (int64_t)p->width * (int64_t)w->elem;
     t.scales = scales;
     t.m = s->m;
+    t.n = 1;
     t.width = p->width;
     if (w->pack)
         w->k->pack(&t);
@@ -93,20 +94,22 @@ static void by_token(const walk *w, const hy_kv_plane *p, const group *g)
     t.dim = p->dim;
     t.width = p->width;
     t.wire_ld = g->m * row;
+    t.cache_next = p->token;
+    t.wire_next = row;
     int64_t at = 0; /* tokens before */
     for (int32_t s = 0; s < g->n_segs; s++) {
-        for (int32_t i = 0; i < g->segs[s].m; i++, at++) {
-            for (int32_t h = 0; h < w->a->n_heads; h += 16) {
-                t.cache = g->segs[s].block + p->off + (w->a->head0 + h) * p->head +
-                          (g->segs[s].in + i) * p->token;
-                t.wire = g->wire + (h * g->m + at) * row;
-                t.m = w->a->n_heads - h < 16 ? w->a->n_heads - h : 16;
-                if (w->pack)
-                    w->k->pack(&t);
-                else
-                    w->k->unpack(&t);
-            }
+        for (int32_t h = 0; h < w->a->n_heads; h += 16) {
+            t.cache =
+                g->segs[s].block + p->off + (w->a->head0 + h) * p->head + g->segs[s].in * p->token;
+            t.wire = g->wire + (h * g->m + at) * row;
+            t.m = w->a->n_heads - h < 16 ? w->a->n_heads - h : 16;
+            t.n = g->segs[s].m;
+            if (w->pack)
+                w->k->pack(&t);
+            else
+                w->k->unpack(&t);
         }
+        at += g->segs[s].m;
     }
 }
 
@@ -199,6 +202,8 @@ static hy_status run(hy_queue *q, const hy_kv_copy *a, bool pack)
         w.base = (uint8_t *)a->pool->base + i * l->layer_stride;
         layer(&w);
     }
+    if (!pack)
+        w.k->settle();
     return HY_OK;
 }
 

@@ -13,7 +13,10 @@
 #include "tests/unit/kv_kit.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
+
+enum { HUGE = 2 << 20 };
 
 static bool cpu_time;
 
@@ -35,6 +38,11 @@ static void check(hy_status st)
 static kit fresh(const kit_shape *s)
 {
     kit k = kit_make(*s);
+    free(k.pool.base); /* memory as a device gives it */
+    k.pool.base = aligned_alloc(HUGE, (k.bytes + HUGE - 1) / HUGE * HUGE);
+    if (k.pool.base == NULL)
+        exit(1);
+    (void)madvise(k.pool.base, k.bytes, MADV_HUGEPAGE);
     uint16_t *p = k.pool.base; /* finite values, every page touched */
     for (size_t i = 0; i < k.bytes / 2; i++)
         p[i] = (uint16_t)(0x3800 + (i * 40503u >> 4 & 0x7ff));
