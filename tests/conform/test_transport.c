@@ -647,6 +647,30 @@ static void test_any_address(void **state)
     free(b);
 }
 
+/* A link says what it runs over: the provider that was asked for. */
+static void test_path(void **state)
+{
+    (void)state;
+    tr t;
+    hy_buf path;
+    char want[64];
+    if (im->same)
+        skip(); /* test_same_node */
+    pair_up(&t, 1);
+    const char *provider = t.n[0].info.rail[0].provider;
+    if (strncmp(im->name, "verbs", 5) == 0)
+        assert_string_equal(provider, "verbs");
+    snprintf(want, sizeof(want), "%s on rail 0 to 0",
+             strcmp(provider, "own") == 0 ? "own TCP" : provider);
+    for (int i = 0; i < 2; i++) {
+        hy_buf_init(&path);
+        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
+        assert_string_equal(hy_buf_str(&path), want);
+        hy_buf_fini(&path);
+    }
+    tr_close(&t);
+}
+
 /* The path is taken, in both directions, and says so. */
 static void test_same_node(void **state)
 {
@@ -913,6 +937,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_landed),
         cmocka_unit_test(test_dereg_in_flight),
         cmocka_unit_test(test_any_address),
+        cmocka_unit_test(test_path),
         cmocka_unit_test(test_same_node),
         cmocka_unit_test(test_unlike_providers),
         cmocka_unit_test(test_deadline),
