@@ -373,7 +373,7 @@ static jv eval_slice(jrt *r, jv obj, const jnode *n)
     if (obj.t == J_UNDEF)
         hy_jinja__undef_fail(r, obj);
     if (obj.t != J_STR && obj.t != J_LIST && obj.t != J_TUPLE && obj.t != J_RANGE)
-        return hy_jinja__undef_attr(r, obj, hy_jinja__cstr(r, "slice"), false);
+        hy_jinja__fail(r, "'%s' object cannot be sliced", hy_jinja__type_name(obj));
     count = slice_range(r, n, hy_jinja__len(r, obj), &start, &step);
     if (obj.t == J_STR)
         return hy_jinja__slice_str(r, obj, start, count, step);

@@ -151,7 +151,9 @@ static hy_status seed(const hy_tok *t, tok_work *w, const char *p, size_t len, s
     size_t n = 0;
     for (size_t i = 0; i < len;) {
         if (t->byte_level) {
-            HY_TRY(add_sym(w, &n, i, 1, t->byte_sym[(unsigned char)p[i]]));
+            int32_t b = t->byte_sym[(unsigned char)p[i]];
+            if (b >= 0 || t->unk >= 0)
+                HY_TRY(add_sym(w, &n, i, 1, b));
             i++;
             continue;
         }
@@ -162,9 +164,9 @@ static hy_status seed(const hy_tok *t, tok_work *w, const char *p, size_t len, s
         if (id < 0 && !t->by_score && t->byte_fallback && bytes_known(t, p + i, c)) {
             for (size_t k = 0; k < c; k++)
                 HY_TRY(add_sym(w, &n, i + k, 1, t->byte_sym[(unsigned char)p[i + k]]));
-        } else {
+        } else if (id >= 0 || t->by_score || t->unk >= 0) {
             HY_TRY(add_sym(w, &n, i, c, id));
-        }
+        } /* else it is lost, and its neighbours meet */
         i += c;
     }
     if (n > 0)
@@ -198,7 +200,7 @@ static hy_status merge_all(const hy_tok *t, tok_work *w, const char *p, size_t n
     return HY_OK;
 }
 
-/* A symbol that is no token: by its bytes, else the unknown token, else nothing. */
+/* A symbol that is no token: by its bytes, else the unknown token. */
 static hy_status spell(const hy_tok *t, const char *p, size_t len, size_t max_ids, bool *was_unk,
                        hy_tok_ids *out)
 {

@@ -85,14 +85,16 @@ static size_t space_after(const char *p, size_t len, size_t at)
     return at;
 }
 
-/* The next mark at or after `from`: its range with the space it swallows. */
+/* The next mark at or after *scan in the text from `from` on: its range with the space it swallows.
+ * A mark may begin in space that the one before has swallowed, so *scan is where its own text ends.
+ */
 static const tok_mark *next_mark(const encoder *e, int set, const char *p, size_t len, size_t from,
-                                 size_t *start, size_t *end)
+                                 size_t *scan, size_t *start, size_t *end)
 {
     const tok_marks *m = &e->t->marks[set];
     if (m->n == 0)
         return NULL;
-    for (size_t i = from; i < len; i++) {
+    for (size_t i = *scan; i < len; i++) {
         const unsigned char b = (unsigned char)p[i];
         if (m->first[b] == m->first[b + 1])
             continue;
@@ -103,8 +105,10 @@ static const tok_mark *next_mark(const encoder *e, int set, const char *p, size_
         size_t prev = i > 0 ? char_before(p, 0, i) : 0;
         if (k->single_word && (is_word(p + prev, i - prev) || is_word(p + stop, len - stop)))
             continue;
-        *start = k->lstrip ? space_before(p, from, i) : i;
+        *start = i < from ? from : k->lstrip ? space_before(p, from, i) : i;
         *end = k->rstrip ? space_after(p, len, stop) : stop;
+        *end = *end < from ? from : *end;
+        *scan = stop;
         return k;
     }
     return NULL;
@@ -163,14 +167,15 @@ static hy_status do_section(encoder *e, const char *p, size_t len, bool first)
     if (e->section.failed)
         return hy_fail(HY_E_NOMEM, "tokeniser: no memory for the text");
     const char *s = hy_buf_str(&e->section);
-    for (size_t at = 0; at < e->section.len;) {
+    for (size_t at = 0, scan = 0; scan < e->section.len;) {
         size_t a = e->section.len, b = a;
-        const tok_mark *k = next_mark(e, 1, s, e->section.len, at, &a, &b);
+        const tok_mark *k = next_mark(e, 1, s, e->section.len, at, &scan, &a, &b);
         hy_buf_clear(&e->w.text);
         hy_buf_add(&e->w.text, s + at, a - at);
         HY_TRY(run_model(e, first && at == 0));
-        if (k != NULL)
-            HY_TRY(hy_tok__push(e->out, k->id, e->max_ids));
+        if (k == NULL)
+            break;
+        HY_TRY(hy_tok__push(e->out, k->id, e->max_ids));
         at = b;
     }
     return HY_OK;
@@ -181,12 +186,13 @@ static hy_status encode_all(encoder *e, const char *p, size_t len, bool add_spec
     const hy_tok *t = e->t;
     for (size_t i = 0; add_special && i < t->n_prefix; i++)
         HY_TRY(hy_tok__push(e->out, t->prefix[i], e->max_ids));
-    for (size_t at = 0; at < len;) {
+    for (size_t at = 0, scan = 0; scan < len;) {
         size_t a = len, b = len;
-        const tok_mark *k = next_mark(e, 0, p, len, at, &a, &b);
+        const tok_mark *k = next_mark(e, 0, p, len, at, &scan, &a, &b);
         HY_TRY(do_section(e, p + at, a - at, at == 0));
-        if (k != NULL)
-            HY_TRY(hy_tok__push(e->out, k->id, e->max_ids));
+        if (k == NULL)
+            break;
+        HY_TRY(hy_tok__push(e->out, k->id, e->max_ids));
         at = b;
     }
     for (size_t i = 0; add_special && i < t->n_suffix; i++)

@@ -174,6 +174,11 @@ hy_status hy_tok__marks_sort(tok_marks *m);
 const tok_mark *hy_tok__mark_at(const tok_marks *m, const char *p, size_t len, bool special);
 
 /* tok_split.c */
+/* Inside of a class: what \w is in tokenizer.json's dialects (Alphabetic, marks, decimal digits,
+ * connectors; the ranges are letters in circles and squares, whose category is So). */
+#define TOK_WORD                                                                                   \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                    \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 /* Oniguruma's syntax as tokenizer.json uses it, translated to PCRE2. */
 hy_status hy_tok__regex(const char *pattern, size_t len, tok_regex *out);
 hy_status hy_tok__step_add(tok_steps *s, tok_step_kind kind, tok_step **out);

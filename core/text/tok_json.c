@@ -69,11 +69,12 @@ static hy_status read_vocab(hy_tok *t, const json_t *vocab, const json_t *added)
     return HY_OK;
 }
 
-/* Marks of normalised text are normalised themselves. */
+/* Marks of normalised text are normalised themselves, and looked for after all others even where
+ * nothing is normalised. */
 static hy_status add_mark(hy_tok *t, const json_t *a, const char *text, size_t len, tok_mark m)
 {
     tok_work w = {0};
-    if (!flag(a, "normalized") || t->norm.n == 0)
+    if (!flag(a, "normalized"))
         return hy_tok__mark_add(&t->marks[0], text, len, &m);
     hy_status st = hy_tok__normalise(&t->norm, &w, text, len, &w.text);
     if (st == HY_OK)
@@ -228,6 +229,8 @@ static hy_status build(hy_tok *t, const json_t *j)
     HY_TRY(hy_tok__json_postprocessor(t, json_object_get(j, "post_processor")));
     t->keep_invalid = passes_bytes(t);
     HY_TRY(hy_tok__index_bytes(t));
+    for (int i = 0; i < 256; i++) /* merges are of tokens here: nothing passes through others */
+        t->byte_sym[i] = t->byte_sym[i] < t->n_vocab ? t->byte_sym[i] : -1;
     hy_status st = hy_tok__json_decoder(t, json_object_get(j, "decoder"), &dec, &byte_decoder);
     if (st == HY_OK)
         st = hy_tok__make_pieces(t, &dec, byte_decoder);

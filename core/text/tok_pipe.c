@@ -13,6 +13,8 @@
 
 enum { DEPTH_MAX = 8 };
 
+#define JOINERS "\\x{200c}\\x{200d}" /* words have them in the Whitespace step alone */
+
 static const char *str(const json_t *j, const char *key)
 {
     const char *s = json_string_value(json_object_get(j, key));
@@ -200,9 +202,8 @@ static hy_status pretokeniser(hy_tok *t, const json_t *j, int depth)
         return regex_step(t, "[!-/:-@\\[-`{-~\\p{P}]", b, false);
     }
     if (strcmp(type, "Whitespace") == 0)
-        return regex_step(
-            t, "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}]+|[^\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\s]+",
-            SPLIT_REMOVED, true);
+        return regex_step(t, "[" TOK_WORD JOINERS "]+|[^" TOK_WORD JOINERS "\\s]+", SPLIT_REMOVED,
+                          true);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return regex_step(t, "\\s+", SPLIT_REMOVED, false);
     return refuse("pre-tokenizer", type);

@@ -3,8 +3,9 @@
  * Steps before the model: normalisers and pre-tokenisers, with patterns run by PCRE2.
  *
  * Patterns are written in Oniguruma's dialect. What differs from PCRE2 is translated: \s means
- * Unicode White_Space exactly (PCRE2 adds U+180E), \w includes marks, \h a hexadecimal digit,
- * \uHHHH a code point; what cannot be translated (class intersection) is refused.
+ * Unicode White_Space exactly (PCRE2 adds U+180E), \w includes marks and letters in circles but no
+ * fractions, \h a hexadecimal digit, \uHHHH a code point; what cannot be translated (class
+ * intersection) is refused.
  *
  * Thread: any; memory is the caller's tok_work.  Owner: steps belong to hy_tok.
  */
@@ -30,14 +31,12 @@ enum {
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{"   \
     "10ffff}"
 
-#define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
-
 /* One escape sequence at p[i] == '\\'; returns how many bytes it took. */
 static size_t put_escape(const char *p, size_t len, bool in_class, hy_buf *out)
 {
     char c = len > 1 ? p[1] : '\0';
     if (c == 'w' || c == 'W') {
-        hy_buf_printf(out, in_class ? "%s" : c == 'w' ? "[%s]" : "[^%s]", WORD);
+        hy_buf_printf(out, in_class ? "%s" : c == 'w' ? "[%s]" : "[^%s]", TOK_WORD);
         return 2;
     }
     const char *set = c == 's' ? SPACES : c == 'S' ? NOT_SPACES : c == 'h' ? "0-9A-Fa-f" : NULL;

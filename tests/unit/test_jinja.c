@@ -292,6 +292,14 @@ static void test_runtime_errors(void **state)
     expect_error("{% set q.x = 1 %}", HY_E_FORMAT, "undefined");
     expect_error("{% for a,b in [(1,2,3)] %}{% endfor %}", HY_E_FORMAT, "too many values");
     expect_error("{{ range(100001) }}", HY_E_FORMAT, "range");
+    /* jinja2 slices by Python's own rules: what has no order is a type error, never undefined */
+    const char *const whole[] = {"n", "none", "true", "1.5", "{'a': 1}", "nothing"};
+    for (size_t i = 0; i < HY_COUNTOF(whole); i++) {
+        char src[64];
+        snprintf(src, sizeof src, "{{ (%s)[:1] is defined }}", whole[i]);
+        expect_error(src, HY_E_FORMAT,
+                     i + 1 < HY_COUNTOF(whole) ? "cannot be sliced" : "undefined");
+    }
 }
 
 /* Templates made to hurt: each must end soon with HY_E_LIMIT or a plain error. */

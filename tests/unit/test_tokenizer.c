@@ -484,6 +484,84 @@ static void test_bad_json(void **state)
     rmdir(dir);
 }
 
+/* Ids as tokenizers 0.23.3 gives them for the same files. */
+static void test_json_corners(void **state)
+{
+    (void)state;
+#define VOCAB                                                                                      \
+    "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1," \
+    "\"ab\":2,\"c\":3,\" \":4},\"merges\":[[\"a\",\"b\"]]}}"
+#define BYTES    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"
+#define MARKS(m) "{\"added_tokens\":[" m "],\"pre_tokenizer\":" BYTES "," VOCAB
+#define PRE(p)   "{\"pre_tokenizer\":" p "," VOCAB
+    static const struct {
+        const char *json, *text;
+        size_t n;
+        int32_t ids[4];
+    } cases[] = {
+        /* marks of normalised text come second, even if longer and if nothing is normalised */
+        {MARKS(
+             "{\"id\":5,\"content\":\"<x>\"},{\"id\":6,\"content\":\"<x>c\",\"normalized\":true}"),
+         "<x>cab",
+         3,
+         {5, 3, 2}},
+        {MARKS(
+             "{\"id\":5,\"content\":\"<x>c\"},{\"id\":6,\"content\":\"<x>\",\"normalized\":true}"),
+         "<x>cab",
+         2,
+         {5, 2}},
+        /* a mark may begin in space that the mark before it takes */
+        {MARKS("{\"id\":5,\"content\":\"<x>\",\"rstrip\":true},{\"id\":6,\"content\":\" c\"}"),
+         "a<x>  cab",
+         4,
+         {0, 5, 6, 2}},
+        {MARKS("{\"id\":5,\"content\":\"<x>\",\"rstrip\":true},"
+               "{\"id\":6,\"content\":\" <y>\",\"lstrip\":true}"),
+         "a<x>  <y>ab",
+         4,
+         {0, 5, 6, 2}},
+        /* numbers in circles and fractions are no word characters, letters in circles are; what
+         * no token spells is lost */
+        {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":"
+             "\"Removed\","
+             "\"invert\":true,\"pattern\":{\"Regex\":\"\\\\w+\"}}," BYTES "]}"),
+         "a\xe2\x91\xa0"
+         "b\xc2\xbd\xe2\x93\x90"
+         "ab",
+         3,
+         {0, 1, 2}},
+        {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Whitespace\"}," BYTES "]}"),
+         "a\xe2\x80\x8d"
+         "b a\xe2\x91\xa0"
+         "b",
+         3,
+         {2, 0, 1}},
+        {PRE("null"),
+         "a?b\xc3\xa9"
+         "ab",
+         2,
+         {2, 2}},
+    };
+    char dir[] = "/tmp/hy-tok-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        hy_tok *t = NULL;
+        hy_tok_ids got = {0};
+        put(dir, "tokenizer.json", cases[i].json);
+        if (hy_tok_from_folder(dir, &t) < 0)
+            fail_msg("case %zu: %s", i, hy_fail_text());
+        assert_int_equal(
+            hy_tok_encode(t, cases[i].text, strlen(cases[i].text), HY_TOK_PARSE_SPECIAL, 0, &got),
+            HY_OK);
+        if (got.n != cases[i].n || memcmp(got.ids, cases[i].ids, got.n * sizeof(*got.ids)) != 0)
+            fail_msg("case %zu: %zu ids, the first is %d", i, got.n, got.n > 0 ? got.ids[0] : -1);
+        hy_tok_ids_fini(&got);
+        hy_tok_destroy(t);
+    }
+    clean(dir);
+    rmdir(dir);
+}
+
 /* A pattern that backtracks without end gives up with an error. */
 static void test_hostile_pattern(void **state)
 {
@@ -514,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_stream),
         cmocka_unit_test(test_utf8),         cmocka_unit_test(test_folder),
         cmocka_unit_test(test_bad_json),     cmocka_unit_test(test_hostile_pattern),
+        cmocka_unit_test(test_json_corners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
