@@ -36,6 +36,9 @@ static hy_status by_library(hy_queue *hq, const hy_matmul *a)
     gpu_queue *q = gpu_queue_of(hq);
     const gpu_dev *g = gpu_dev_of(hq->dev);
     void *x = NULL;
+    if (simt_weight_of(a->w)->row_bytes != 2 * (size_t)a->w->k)
+        return hy_fail(HY_E_UNSUPPORTED, "%s: rows of %lld elements are padded", g->v->name,
+                       (long long)a->w->k);
     HY_TRY(gpu_driver.scratch(hq, (size_t)a->m * (size_t)a->w->k * 2, &x));
     if (q->space == NULL &&
         gpu_did(g, g->v->calls->alloc(&q->space, GPU_BLAS_SPACE), "GEMM's work space") != HY_OK)

@@ -33,23 +33,46 @@ enum {
 };
 
 #define KA_MV_ROWS 8 /* rows of x that the matrix-vector kernels take at once */
+#define KA_MV_OUTS 4 /* and outputs of a team, where that leaves enough blocks */
 #define KA_TILE_M  32
 #define KA_TILE_N  64
 #define KA_SEG     256 /* positions of an attention split, at absolute multiples */
 #define KA_NQ      8   /* queries (rows times heads of one KV head) of an attention block */
+#define KA_KV_ROWS 16  /* of kv_write's tile */
+#define KA_KV_COLS 64
 #define KA_HEAD    512 /* greatest width of a head */
 #define KA_MMA_M   64  /* tile of the matrix units */
 #define KA_MMA_N   64
 #define KA_EXPERTS 512
 #define KA_GROUPS  32 /* of experts */
 
-/* 32 activations as int8: value = d * q. */
-typedef struct ka_qx {
-    uint32_t q[8]; /* byte i of word j is element 4 j + i */
-    float d;
-    int32_t sum[2]; /* of the codes, by 16 */
-    int32_t pad;
-} ka_qx;
+/* Quantised weights lie on the device by planes, so that neighbouring lanes load neighbouring
+ * pieces: a row is chunks of 32 groups of 32 codes (the last: its groups, rounded up to 8), a chunk
+ * is a plane of codes, one of what else each group has, and one of scales. Rows of any type begin
+ * at multiples of 16 bytes. X(type, bytes of codes, of the second plane, of scales, groups that
+ * share those): codes: 4 bits of element i and, above, of i + 16; Q2_K, Q3_K: 2 bits of 4 f + i in
+ * field f of byte i, a word a half; Q8_0: two planes of 16. Second plane: high bits, one an element
+ * (Q6_K: two, as Q2_K's codes); Q2_K: the scales of the group's halves. Scales: as in the file,
+ * Q6_K: 16 bytes and d. */
+#define KA_EACH_PLANES(X)                                                                          \
+    X(KT_Q4_0, 16, 0, 2, 1)                                                                        \
+    X(KT_Q4_1, 16, 0, 4, 1)                                                                        \
+    X(KT_Q5_0, 16, 4, 2, 1)                                                                        \
+    X(KT_Q5_1, 16, 4, 4, 1)                                                                        \
+    X(KT_Q8_0, 32, 0, 2, 1)                                                                        \
+    X(KT_IQ4_NL, 16, 0, 2, 1)                                                                      \
+    X(KT_Q2_K, 8, 2, 4, 8)                                                                         \
+    X(KT_Q3_K, 8, 4, 16, 8)                                                                        \
+    X(KT_Q4_K, 16, 0, 16, 8)                                                                       \
+    X(KT_Q5_K, 16, 4, 16, 8)                                                                       \
+    X(KT_Q6_K, 16, 8, 18, 8)
+#define KA_CHUNK(code, second, scales, per)                                                        \
+    ((32 * ((code) + (second)) + 32 / (per) * (scales) + 15) / 16 * 16)
+
+/* Activations as int8, also by planes: chunks of 32 groups (the last: its groups), each three
+ * planes of 16 bytes a group: codes 0-15, codes 16-31, and {d, sum of the first 16, of the others,
+ * 0}. value = d * code. */
+#define KA_QX_BYTES 48 /* a group */
 
 typedef struct ka_embed {
     const uint8_t *w;
@@ -74,8 +97,8 @@ typedef struct ka_norm {
 typedef struct ka_quant {
     const float *x;
     int64_t ldx;
-    ka_qx *out; /* [m][groups] */
-    int32_t m, groups;
+    uint8_t *out;                /* [m][groups * KA_QX_BYTES] */
+    int32_t m, groups, vec, pad; /* vec: as in ka_matmul */
 } ka_quant;
 
 /* Places [first, first + n) of a list sorted by expert: what a block takes of one expert. */
@@ -88,11 +111,12 @@ typedef struct ka_matmul {
     int64_t w_row; /* bytes */
     const float *x;
     int64_t ldx;
-    const ka_qx *qx; /* [m][k / 32] in the int8 kernels */
+    const uint8_t *qx; /* [m][k / 32 * KA_QX_BYTES] in the int8 kernels */
     float *y;
     int64_t ldy;
     const float *bias;
-    int32_t m, n, k, pad;
+    int32_t m, n, k;
+    int32_t vec; /* rows of x begin at multiples of 16 bytes */
     /* experts: blocks along y take tiles; w is ws[expert]; place i reads row from[i] of x, or i */
     const ka_tile *tiles; /* NULL: none of this */
     const int32_t *n_tiles, *from;

@@ -9,6 +9,8 @@
  *   HY_SHARED(T, t, n)              n elements of shared memory; SH_GET(t, i), SH_PUT(t, i, v)
  *   HY_SH(T)                        type of a parameter that is such memory
  *   HY_BARRIER()                    all threads of the block
+ *   HY_LD(p), HY_ST(p, v)           device memory, whole words at their alignment; p has no effects
+ *   hy_u2, hy_u4, hy_f4             words of 8 and 16 bytes
  *   HY_LANE, HY_TEAM                lane in a team of 32, team in the block
  *   hy_shfl_*, hy_team_*            exchange, sums, maxima and ballots inside a team
  *   hy_mma, hy_mma_*                a team's product of 16-bit floats on matrix units: mma.h
@@ -31,6 +33,18 @@
 #define SIMT_LANES 32
 #define SIMT_TEAMS 4
 #define SIMT_BLOCK (SIMT_LANES * SIMT_TEAMS) /* threads of a block, in every kernel of ours */
+
+typedef struct __attribute__((aligned(8))) hy_u2 {
+    uint32_t x, y;
+} hy_u2;
+
+typedef struct __attribute__((aligned(16))) hy_u4 {
+    uint32_t x, y, z, w;
+} hy_u4;
+
+typedef struct __attribute__((aligned(16))) hy_f4 {
+    float x, y, z, w;
+} hy_f4;
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #include "backends/simt/dialect_gpu.h"

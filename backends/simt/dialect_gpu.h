@@ -28,6 +28,9 @@
 #define SH_GET(t, i)       ((t)[i])
 #define SH_PUT(t, i, v)    ((t)[i] = (v))
 
+#define HY_LD(p)    (*(p))
+#define HY_ST(p, v) (*(p) = (v))
+
 #if defined(__CUDACC__)
 #define HY_SHFL_XOR_(v, m) __shfl_xor_sync(0xffffffffu, (v), (m), 32)
 #define HY_SHFL_(v, l)     __shfl_sync(0xffffffffu, (v), (l), 32)
@@ -138,17 +141,6 @@ HY_DEV uint16_t hy_f2h(float f)
     memcpy(&h, &x, sizeof(h));
 #endif
     return h;
-}
-
-/* Two bytes aligned. */
-HY_DEV uint32_t hy_ld16(const uint8_t *p)
-{
-    return *(const uint16_t *)p;
-}
-
-HY_DEV uint32_t hy_ld32(const uint8_t *p)
-{
-    return hy_ld16(p) | hy_ld16(p + 2) << 16;
 }
 
 #endif

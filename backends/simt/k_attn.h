@@ -14,6 +14,7 @@
 #include "backends/simt/k_dtype.h"
 
 #define K_WIDE (KA_HEAD / SIMT_BLOCK) /* dimensions a thread sums */
+#define K_DEEP 8                      /* loads of the cache under way, a lane */
 
 HY_DEV const uint8_t *k_block_of(const ka_pool *p, const ka_plane *v, int32_t block, int head)
 {
@@ -69,12 +70,16 @@ HY_DEV void k_scores(const int t, const ka_attn *a, const k_query *q, int lo, HY
             continue;
         const uint8_t *k = k_block_of(&a->pool, kp, q->tab[pos / bt], q->kv_head);
         k += pos % bt * kp->token;
-        for (int d = 0; d < kp->width; d++) {
-            const float kv = k_load(t, k + d * kp->dim);
+        for (int d0 = 0; d0 < kp->width; d0 += K_DEEP) {
+            float kv[K_DEEP];
             HY_UNROLL
-            for (int i = 0; i < KA_NQ; i++) {
-                if (i < q->n)
-                    s[i] = fmaf(SH_GET(qs, i * kp->width + d), kv, s[i]);
+            for (int u = 0; u < K_DEEP; u++) /* all of them under way */
+                kv[u] = d0 + u < kp->width ? k_load(t, k + (d0 + u) * kp->dim) : 0.0f;
+            HY_UNROLL
+            for (int n = 0; n < K_DEEP * KA_NQ; n++) {
+                const int u = n / KA_NQ, i = n % KA_NQ;
+                if (i < q->n && d0 + u < kp->width)
+                    s[i] = fmaf(SH_GET(qs, i * kp->width + d0 + u), kv[u], s[i]);
             }
         }
         HY_UNROLL
@@ -129,14 +134,19 @@ HY_DEV void k_values(const int t, const ka_attn *a, const k_query *q, int lo, in
         const int b = pos / bt, end = (b + 1) * bt - 1 < to ? (b + 1) * bt - 1 : to;
         const uint8_t *v =
             k_block_of(&a->pool, vp, q->tab[b], q->kv_head) + d * vp->dim + pos % bt * vp->token;
-        for (; pos <= end; pos++, v += vp->token) {
-            const float x = k_load(t, v);
+        for (; pos <= end; pos += K_DEEP, v += K_DEEP * vp->token) {
+            float x[K_DEEP];
             HY_UNROLL
-            for (int i = 0; i < KA_NQ; i++) {
-                if (i < q->n && k_sees(a, q, i, pos))
-                    o[i] = fmaf(SH_GET(sc, i * KA_SEG + pos - lo), x, o[i]);
+            for (int u = 0; u < K_DEEP; u++) /* all of them under way */
+                x[u] = pos + u <= end ? k_load(t, v + u * vp->token) : 0.0f;
+            HY_UNROLL
+            for (int n = 0; n < K_DEEP * KA_NQ; n++) {
+                const int u = n / KA_NQ, i = n % KA_NQ;
+                if (i < q->n && pos + u <= end && k_sees(a, q, i, pos + u))
+                    o[i] = fmaf(SH_GET(sc, i * KA_SEG + pos + u - lo), x[u], o[i]);
             }
         }
+        pos = end + 1;
     }
 }
 
@@ -164,7 +174,7 @@ HY_DEV void k_attn_write(const ka_attn *a, const k_query *q, float out[K_WIDE][K
         for (int c = 0; c < K_WIDE; c++) {
             const int d = c * SIMT_BLOCK + HY_TID;
             if (d < width)
-                y[d] = out[c][i] * f;
+                HY_ST(y + d, out[c][i] * f);
         }
     }
 }
@@ -204,7 +214,7 @@ HY_DEV void k_attn(const int t, const ka_attn *a)
         return;
     for (int i = HY_TID; i < q.n * kw; i += SIMT_BLOCK) {
         const int row = q.it.row + i / kw / q.n_heads, head = q.head0 + i / kw % q.n_heads;
-        SH_PUT(qs, i, a->q[row * a->ldq + (int64_t)head * kw + i % kw]);
+        SH_PUT(qs, i, HY_LD(a->q + row * a->ldq + (int64_t)head * kw + i % kw));
     }
     if (HY_TID < q.n) {
         SH_PUT(st, HY_TID, -INFINITY);
@@ -273,7 +283,7 @@ HY_KERNEL(k_attn_fold, SIMT_BLOCK, ka_attn, a)
         for (int c = 0; c < K_WIDE; c++) {
             const int d = c * SIMT_BLOCK + HY_TID;
             if (d < width && fn != 0.0f)
-                out[c] = fmaf(part[d], fn, out[c] * fo);
+                out[c] = fmaf(HY_LD(part + d), fn, out[c] * fo);
         }
     }
     const float inv = 1.0f / L;
@@ -281,7 +291,7 @@ HY_KERNEL(k_attn_fold, SIMT_BLOCK, ka_attn, a)
     for (int c = 0; c < K_WIDE; c++) {
         const int d = c * SIMT_BLOCK + HY_TID;
         if (d < width)
-            a.out[row * a.ldo + (int64_t)HY_BY * width + d] = out[c] * inv;
+            HY_ST(a.out + row * a.ldo + (int64_t)HY_BY * width + d, out[c] * inv);
     }
 }
 

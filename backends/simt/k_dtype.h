@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Element types in kernels: 16-bit and 8-bit floats, and halves of weight groups (16 elements) out
- * of the file's own blocks. `type` is a constant wherever these are inlined.
+ * of planes (args.h). `type` is a constant wherever these are inlined.
  *
  * Thread: device code.  Owner: none.
  * Source of the block layouts: the GGUF format as documented by ggml.
@@ -39,15 +39,52 @@ HY_DEV uint16_t k_f2b(float f)
 HY_DEV float k_load(const int type, const uint8_t *p)
 {
     if (type == KT_F32)
-        return k_float(hy_ld32(p));
+        return HY_LD((const float *)(const void *)p);
     if (type == KT_F16)
-        return hy_h2f((uint16_t)hy_ld16(p));
-    return k_float(hy_ld16(p) << 16);
+        return hy_h2f(HY_LD((const uint16_t *)(const void *)p));
+    return k_float((uint32_t)HY_LD((const uint16_t *)(const void *)p) << 16);
+}
+
+/* Four elements as they lie, and their values. */
+HY_DEV hy_u4 k_load4(const int type, const uint8_t *p)
+{
+    hy_u4 o = {0u, 0u, 0u, 0u};
+    if (type == KT_F32)
+        return HY_LD((const hy_u4 *)(const void *)p);
+    const hy_u2 two = HY_LD((const hy_u2 *)(const void *)p);
+    o.x = two.x;
+    o.y = two.y;
+    return o;
+}
+
+HY_DEV void k_value4(const int type, hy_u4 v, float *out)
+{
+    if (type == KT_F32) {
+        out[0] = k_float(v.x);
+        out[1] = k_float(v.y);
+        out[2] = k_float(v.z);
+        out[3] = k_float(v.w);
+    } else if (type == KT_F16) {
+        out[0] = hy_h2f((uint16_t)v.x);
+        out[1] = hy_h2f((uint16_t)(v.x >> 16));
+        out[2] = hy_h2f((uint16_t)v.y);
+        out[3] = hy_h2f((uint16_t)(v.y >> 16));
+    } else {
+        out[0] = k_float(v.x << 16);
+        out[1] = k_float(v.x & 0xffff0000u);
+        out[2] = k_float(v.y << 16);
+        out[3] = k_float(v.y & 0xffff0000u);
+    }
+}
+
+HY_DEV uint16_t k_get16(const uint8_t *p)
+{
+    return HY_LD((const uint16_t *)(const void *)p);
 }
 
 HY_DEV void k_put16(uint8_t *p, uint16_t h)
 {
-    memcpy(p, &h, sizeof(h));
+    HY_ST((uint16_t *)(void *)p, h);
 }
 
 /* Rounds to `value`, stores as `type`, which is the same or f32. */
@@ -62,7 +99,7 @@ HY_DEV void k_store(int value, int type, uint8_t *p, float f)
         f = k_float((uint32_t)h << 16);
     }
     if (type == KT_F32)
-        memcpy(p, &f, sizeof(f));
+        HY_ST((float *)(void *)p, f);
     else
         k_put16(p, h);
 }
@@ -107,117 +144,136 @@ HY_DEV uint32_t k_spread(uint32_t x)
 
 HY_DEV float k_half_at(const uint8_t *p)
 {
-    return hy_h2f((uint16_t)hy_ld16(p));
+    return hy_h2f(k_get16(p));
 }
 
-/* Types of 32 codes a block. */
-HY_DEV k_half k_load_legacy(const int t, const uint8_t *row, int g, int half)
+/* Where a group's pieces lie (args.h). */
+typedef struct k_place {
+    const uint8_t *code, *second, *scales;
+    int slots; /* groups of its chunk */
+} k_place;
+
+HY_DEV k_place k_place_of(const int t, const uint8_t *row, int groups, int g)
 {
-    k_half o;
-    const int bytes = t == KT_Q4_0 || t == KT_IQ4_NL ? 18
-                      : t == KT_Q4_1                 ? 20
-                      : t == KT_Q5_0                 ? 22
-                      : t == KT_Q5_1                 ? 24
-                                                     : 34;
-    const uint8_t *b = row + (int64_t)g * bytes;
-    o.dw = k_half_at(b);
-    o.mw = k_has_min(t) ? k_half_at(b + 2) : 0.0f;
-    const uint8_t *qs = b + (k_has_min(t) ? 4 : 2) + (t == KT_Q5_0 || t == KT_Q5_1 ? 4 : 0);
-    uint32_t high = t == KT_Q5_0 || t == KT_Q5_1 ? hy_ld32(qs - 4) >> 16 * half : 0;
-    HY_UNROLL
-    for (int j = 0; j < 4; j++) {
-        if (t == KT_Q8_0) {
-            o.q[j] = hy_ld32(qs + 16 * half + 4 * j);
-            continue;
-        }
-        uint32_t v = hy_ld32(qs + 4 * j) >> 4 * half & 0x0f0f0f0fu;
-        if (t == KT_Q5_0 || t == KT_Q5_1)
-            v |= k_spread(high >> 4 * j) << 4;
-        if (t == KT_IQ4_NL) {
-            uint32_t w = 0;
-            HY_UNROLL
-            for (int i = 0; i < 32; i += 8)
-                w |= (uint32_t)(uint8_t)k_iq4_nl[v >> i & 15u] << i;
-            v = w;
-        }
-        o.q[j] = v;
+    int code = 0, second = 0, scales = 0, per = 1, chunk = 0;
+#define CASE(type, c, s, d, p)                                                                     \
+    if (t == type) {                                                                               \
+        code = c;                                                                                  \
+        second = s;                                                                                \
+        scales = d;                                                                                \
+        per = p;                                                                                   \
+        chunk = KA_CHUNK(c, s, d, p);                                                              \
     }
+    KA_EACH_PLANES(CASE)
+#undef CASE
+    const int i = g % 32, left = (groups + 7) / 8 * 8 - (g - i);
+    k_place o;
+    o.slots = left < 32 ? left : 32;
+    o.code = row + (int64_t)(g / 32) * chunk;
+    o.second = o.code + o.slots * code + second * i;
+    o.scales = o.code + o.slots * (code + second) + i / per * scales;
+    o.code += (code < 16 ? code : 16) * i;
     return o;
 }
 
 /* d, dmin, then 6-bit scales and mins of 8 groups in 12 bytes. */
 HY_DEV void k_scales6(const uint8_t *b, int g, k_half *o)
 {
-    const uint8_t *s = b + 4;
-    int sc, mn;
-    if (g < 4) {
-        sc = s[g] & 63;
-        mn = s[g + 4] & 63;
+    const hy_u4 h = HY_LD((const hy_u4 *)(const void *)b);
+    const int at = g % 4 * 8;
+    uint32_t sc = h.y >> at & 63u, mn = h.z >> at & 63u;
+    if (g >= 4) {
+        sc = (h.w >> at & 15u) | (h.y >> at & 192u) >> 2;
+        mn = (h.w >> at & 240u) >> 4 | (h.z >> at & 192u) >> 2;
+    }
+    o->dw = hy_h2f((uint16_t)h.x) * (float)(int)sc;
+    o->mw = -(hy_h2f((uint16_t)(h.x >> 16)) * (float)(int)mn);
+}
+
+/* Q3_K: 16 scales of 6 bits less 32, the low four bits of all first; then d. */
+HY_DEV float k_scale_q3(const uint8_t *b, int s)
+{
+    const hy_u4 h = HY_LD((const hy_u4 *)(const void *)b);
+    const uint32_t four = s % 8 < 4 ? h.x : h.y;
+    const int low = (int)(four >> s % 4 * 8 >> s / 8 * 4 & 15u);
+    const int high = (int)(h.z >> s % 4 * 8 >> s / 4 * 2 & 3u);
+    return hy_h2f((uint16_t)h.w) * (float)((low | high << 4) - 32);
+}
+
+/* Scale and offset of half a group. */
+HY_DEV void k_load_scales(const int t, const k_place *at, int g, int half, k_half *o)
+{
+    const int in8 = g % 8;
+    o->mw = 0.0f;
+    if (t == KT_Q4_K || t == KT_Q5_K) {
+        k_scales6(at->scales, in8, o);
+    } else if (t == KT_Q2_K) {
+        const uint32_t both = k_get16(at->second);
+        const uint32_t dm = HY_LD((const uint32_t *)(const void *)at->scales);
+        o->dw = hy_h2f((uint16_t)dm) * (float)(int)(both >> 8 * half & 15u);
+        o->mw = -(hy_h2f((uint16_t)(dm >> 16)) * (float)(int)(both >> 8 * half >> 4 & 15u));
+    } else if (t == KT_Q3_K) {
+        o->dw = k_scale_q3(at->scales, 2 * in8 + half);
+    } else if (t == KT_Q6_K) {
+        const uint32_t both = k_get16(at->scales + 2 * in8);
+        o->dw = k_half_at(at->scales + 16) * (float)(int8_t)(both >> 8 * half);
+    } else if (k_has_min(t)) {
+        const uint32_t dm = HY_LD((const uint32_t *)(const void *)at->scales);
+        o->dw = hy_h2f((uint16_t)dm);
+        o->mw = hy_h2f((uint16_t)(dm >> 16));
     } else {
-        sc = (s[g + 4] & 15) | s[g - 4] >> 6 << 4;
-        mn = s[g + 4] >> 4 | s[g] >> 6 << 4;
+        o->dw = k_half_at(at->scales);
     }
-    o->dw = k_half_at(b) * (float)sc;
-    o->mw = -(k_half_at(b + 2) * (float)mn);
 }
 
-/* Q3_K: 16 scales of 6 bits less 32, the low four bits of all first. */
-HY_DEV float k_scale_q3(const uint8_t *sc, float d, int s)
+HY_DEV uint32_t k_iq4_word(uint32_t v)
 {
-    int low = s < 8 ? sc[s] & 15 : sc[s - 8] >> 4;
-    int high = sc[8 + s % 4] >> s / 4 * 2 & 3;
-    return d * (float)((low | high << 4) - 32);
+    uint32_t w = 0;
+    HY_UNROLL
+    for (int i = 0; i < 32; i += 8)
+        w |= (uint32_t)(uint8_t)k_iq4_nl[v >> i & 15u] << i;
+    return w;
 }
 
-/* Types of 256 codes a block. */
-HY_DEV k_half k_load_k(const int t, const uint8_t *row, int group, int half)
+/* Half of group g of a row of `groups`. */
+HY_DEV k_half k_load_half(const int t, const uint8_t *row, int groups, int g, int half)
 {
+    const k_place at = k_place_of(t, row, groups, g);
+    const int two = t == KT_Q2_K || t == KT_Q3_K; /* bits */
+    const int five = t == KT_Q5_0 || t == KT_Q5_1 || t == KT_Q5_K;
     k_half o;
-    const int bytes = t == KT_Q2_K   ? 84
-                      : t == KT_Q3_K ? 110
-                      : t == KT_Q4_K ? 144
-                      : t == KT_Q5_K ? 176
-                                     : 210;
-    const uint8_t *b = row + (int64_t)(group / 8) * bytes;
-    const int g = group % 8, s = 2 * g + half, e = 16 * half;
-    o.dw = o.mw = 0.0f;
-    if (t == KT_Q4_K || t == KT_Q5_K)
-        k_scales6(b, g, &o);
-    if (t == KT_Q2_K) {
-        o.dw = k_half_at(b + 80) * (float)(b[s] & 15);
-        o.mw = -(k_half_at(b + 82) * (float)(b[s] >> 4));
-    }
-    if (t == KT_Q3_K)
-        o.dw = k_scale_q3(b + 96, k_half_at(b + 108), s);
+    hy_u4 c = {0u, 0u, 0u, 0u};
+    hy_u2 c2 = {0u, 0u}, h2 = {0u, 0u};
+    uint32_t high = 0;
+    k_load_scales(t, &at, g, half, &o);
+    if (two)
+        c2 = HY_LD((const hy_u2 *)(const void *)at.code);
+    else
+        c = HY_LD(
+            (const hy_u4 *)(const void *)(at.code + (t == KT_Q8_0 ? 16 * at.slots * half : 0)));
+    if (five || t == KT_Q3_K)
+        high = HY_LD((const uint32_t *)(const void *)at.second) >> 16 * half;
     if (t == KT_Q6_K)
-        o.dw = k_half_at(b + 208) * (float)(int8_t)b[192 + s];
+        h2 = HY_LD((const hy_u2 *)(const void *)at.second);
+    o.q[0] = c.x;
+    o.q[1] = c.y;
+    o.q[2] = c.z;
+    o.q[3] = c.w;
     HY_UNROLL
     for (int j = 0; j < 4; j++) {
-        const int at = e + 4 * j;
-        uint32_t v = 0;
-        if (t == KT_Q4_K)
-            v = hy_ld32(b + 16 + g / 2 * 32 + at) >> g % 2 * 4 & 0x0f0f0f0fu;
-        if (t == KT_Q5_K)
-            v = (hy_ld32(b + 48 + g / 2 * 32 + at) >> g % 2 * 4 & 0x0f0f0f0fu) |
-                (hy_ld32(b + 16 + at) >> g & 0x01010101u) << 4;
-        if (t == KT_Q2_K)
-            v = hy_ld32(b + 16 + g / 4 * 32 + at) >> g % 4 * 2 & 0x03030303u;
+        if (t == KT_Q8_0)
+            continue;
+        uint32_t v =
+            two ? (half ? c2.y : c2.x) >> 2 * j & 0x03030303u : o.q[j] >> 4 * half & 0x0f0f0f0fu;
+        if (five)
+            v |= k_spread(high >> 4 * j) << 4;
         if (t == KT_Q3_K)
-            v = (hy_ld32(b + 32 + g / 4 * 32 + at) >> g % 4 * 2 & 0x03030303u) |
-                (hy_ld32(b + at) >> g & 0x01010101u) << 2;
+            v |= k_spread(high >> 4 * j) << 2;
         if (t == KT_Q6_K)
-            v = (hy_ld32(b + g / 4 * 64 + g % 2 * 32 + at) >> g % 4 / 2 * 4 & 0x0f0f0f0fu) |
-                (hy_ld32(b + 128 + g / 4 * 32 + at) >> g % 4 * 2 & 0x03030303u) << 4;
-        o.q[j] = v;
+            v |= ((half ? h2.y : h2.x) >> 2 * j & 0x03030303u) << 4;
+        o.q[j] = t == KT_IQ4_NL ? k_iq4_word(v) : v;
     }
     return o;
-}
-
-HY_DEV k_half k_load_half(const int t, const uint8_t *row, int g, int half)
-{
-    if (t == KT_Q2_K || t == KT_Q3_K || t == KT_Q4_K || t == KT_Q5_K || t == KT_Q6_K)
-        return k_load_k(t, row, g, half);
-    return k_load_legacy(t, row, g, half);
 }
 
 HY_DEV int k_byte(uint32_t w, int i)
@@ -225,9 +281,10 @@ HY_DEV int k_byte(uint32_t w, int i)
     return (int)(int8_t)(w >> 8 * i);
 }
 
-/* The same 16 elements as f32, by the definition of a decode; also of float types. `len`: how many
- * of them the row has. */
-HY_DEV void k_decode_half(const int t, const uint8_t *row, int g, int half, int len, float *out)
+/* The same 16 elements as f32, by the definition of a decode; also of float types, which need no
+ * more than their own alignment. `len`: how many of them the row has, which is k wide. */
+HY_DEV void k_decode_half(const int t, const uint8_t *row, int k, int g, int half, int len,
+                          float *out)
 {
     if (k_is_float(t)) {
         const int size = t == KT_F32 ? 4 : 2;
@@ -237,7 +294,7 @@ HY_DEV void k_decode_half(const int t, const uint8_t *row, int g, int half, int 
             out[i] = i < len ? k_load(t, p + i * size) : 0.0f;
         return;
     }
-    k_half h = k_load_half(t, row, g, half);
+    k_half h = k_load_half(t, row, k / 32, g, half);
     HY_UNROLL
     for (int i = 0; i < 16; i++) {
         float q = (float)(k_byte(h.q[i / 4], i % 4) - k_zero(t));

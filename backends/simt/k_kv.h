@@ -22,20 +22,33 @@ HY_DEV ka_plane k_plane_of(const ka_pool *p, int key)
     return o;
 }
 
-/* Grid: x elements of K, then of V, y row. */
+/* Columns of rows that follow each other go through shared memory, so that lanes read neighbouring
+ * elements, and write them as the plane has them: by token where tokens are neighbours. Grid: x
+ * columns of K in KA_KV_COLS, then of V; y rows in KA_KV_ROWS. */
 HY_KERNEL(k_kv_write, SIMT_BLOCK, ka_kv_write, a)
 {
+    HY_SHARED(float, tile, KA_KV_ROWS *(KA_KV_COLS + 1));
     const ka_pool *p = &a.pool;
-    int i = HY_BX * SIMT_BLOCK + HY_TID;
-    const int nk = p->heads * p->k.width, key = i < nk;
+    const int tiles = (p->heads * p->k.width + KA_KV_COLS - 1) / KA_KV_COLS, key = HY_BX < tiles;
     const ka_plane v = k_plane_of(p, key);
-    const float *src = key ? a.k + HY_BY * a.ldk : a.v + HY_BY * a.ldv;
-    i = key ? i : i - nk;
-    if (i >= p->heads * v.width)
-        return;
-    uint8_t *at = p->base + a.block[HY_BY] * p->block_stride + v.off + i / v.width * v.head +
-                  a.pos[HY_BY] % p->block_tokens * v.token + i % v.width * v.dim;
-    k_store(p->value, p->type, at, src[i]);
+    const int width = p->heads * v.width, by_token = v.token < v.dim;
+    const int c0 = (key ? HY_BX : HY_BX - tiles) * KA_KV_COLS, r0 = HY_BY * KA_KV_ROWS;
+    const float *src = (key ? a.k + r0 * a.ldk : a.v + r0 * a.ldv) + c0;
+    for (int i = HY_TID; i < KA_KV_ROWS * KA_KV_COLS; i += SIMT_BLOCK) {
+        const int r = i / KA_KV_COLS, c = i % KA_KV_COLS;
+        if (r0 + r < a.n && c0 + c < width)
+            SH_PUT(tile, r * (KA_KV_COLS + 1) + c, HY_LD(src + r * (key ? a.ldk : a.ldv) + c));
+    }
+    HY_BARRIER();
+    for (int i = HY_TID; i < KA_KV_ROWS * KA_KV_COLS; i += SIMT_BLOCK) {
+        const int r = by_token ? i % KA_KV_ROWS : i / KA_KV_COLS;
+        const int c = by_token ? i / KA_KV_ROWS : i % KA_KV_COLS, e = c0 + c;
+        if (r0 + r >= a.n || e >= width)
+            continue;
+        uint8_t *at = p->base + a.block[r0 + r] * p->block_stride + v.off + e / v.width * v.head +
+                      a.pos[r0 + r] % p->block_tokens * v.token + e % v.width * v.dim;
+        k_store(p->value, p->type, at, SH_GET(tile, r * (KA_KV_COLS + 1) + c));
+    }
 }
 
 /* ---- 8-bit floats: e4m3fn (bias 7) and e4m3fnuz (bias 8) ---- */
@@ -157,7 +170,7 @@ HY_KERNEL(k_kv_pack, SIMT_BLOCK, ka_wire, a)
         const uint8_t *at = r.cache + d * r.dim;
         const float v = k_load_any(type, at);
         if (limit == 0.0f && a.wire == type && type != KT_F32)
-            k_put16(r.wire + 2 * d, (uint16_t)hy_ld16(at));
+            k_put16(r.wire + 2 * d, k_get16(at));
         else if (limit == 0.0f)
             k_store(a.wire, a.wire, r.wire + d * (a.wire == KT_F32 ? 4 : 2), v);
         else if (inv == 0.0f)
@@ -180,7 +193,7 @@ HY_KERNEL(k_kv_unpack, SIMT_BLOCK, ka_wire, a)
         uint8_t *at = r.cache + d * r.dim;
         float v;
         if (a.wire == p->value && a.wire == p->type && a.wire != KT_F32) {
-            k_put16(at, (uint16_t)hy_ld16(r.wire + 2 * d));
+            k_put16(at, k_get16(r.wire + 2 * d));
             continue;
         }
         if (a.wire == KT_I8)

@@ -48,7 +48,7 @@ HY_DEV void k_mma_fill_w(const int t, const ka_matmul *a, const k_rows *rs, int 
         float w[16] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f,
                        0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
         if (col < a->n && len > 0)
-            k_decode_half(t, rs->w + col * a->w_row, k0 / 32 + part / 2, part % 2, len, w);
+            k_decode_half(t, rs->w + col * a->w_row, a->k, k0 / 32 + part / 2, part % 2, len, w);
         HY_UNROLL
         for (int i = 0; i < 8; i++)
             SH_PUT(bs, n * K_MMA_LD + 8 * part + i, k_mma_pack(w[2 * i], w[2 * i + 1], f16));

@@ -22,6 +22,11 @@ HY_DEV float k_block_sum(float v)
     return s;
 }
 
+HY_DEV float k_square(float v, float sum)
+{
+    return fmaf(v, v, sum);
+}
+
 /* Grid: x row. */
 HY_KERNEL(k_rms_norm, SIMT_BLOCK, ka_norm, a)
 {
@@ -29,12 +34,13 @@ HY_KERNEL(k_rms_norm, SIMT_BLOCK, ka_norm, a)
     float *y = a.y + (int64_t)HY_BX * a.ldy;
     float ss = 0.0f;
     for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK)
-        ss = fmaf(x[i], x[i], ss);
+        ss = k_square(HY_LD(x + i), ss);
     ss = k_block_sum(ss);
     float r = 1.0f / sqrtf(ss / (float)a.dim + a.eps);
     for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK) {
-        float v = x[i] * r;
-        y[i] = a.w != NULL ? v * a.w[i] : v;
+        float v = HY_LD(x + i) * r;
+        v = a.w != NULL ? v * HY_LD(a.w + i) : v;
+        HY_ST(y + i, v);
     }
 }
 
@@ -45,13 +51,16 @@ HY_KERNEL(k_layer_norm, SIMT_BLOCK, ka_norm, a)
     float *y = a.y + (int64_t)HY_BX * a.ldy;
     float s = 0.0f, ss = 0.0f;
     for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK)
-        s += x[i];
+        s += HY_LD(x + i);
     float mean = k_block_sum(s) / (float)a.dim;
     for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK)
-        ss = fmaf(x[i] - mean, x[i] - mean, ss);
+        ss = k_square(HY_LD(x + i) - mean, ss);
     float r = 1.0f / sqrtf(k_block_sum(ss) / (float)a.dim + a.eps);
-    for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK)
-        y[i] = fmaf((x[i] - mean) * r, a.w != NULL ? a.w[i] : 1.0f, a.b != NULL ? a.b[i] : 0.0f);
+    for (int i = HY_TID; i < a.dim; i += SIMT_BLOCK) {
+        const float w = a.w != NULL ? HY_LD(a.w + i) : 1.0f,
+                    b = a.b != NULL ? HY_LD(a.b + i) : 0.0f;
+        HY_ST(y + i, fmaf((HY_LD(x + i) - mean) * r, w, b));
+    }
 }
 
 HY_DEV void k_embed_group(const int t, const ka_embed *a, int r, int g)
@@ -62,11 +71,11 @@ HY_DEV void k_embed_group(const int t, const ka_embed *a, int r, int g)
     HY_UNROLL
     for (int half = 0; half < 2; half++) {
         int len = a->k - 32 * g - 16 * half;
-        k_decode_half(t, row, g, half, len, v);
+        k_decode_half(t, row, a->k, g, half, len, v);
         HY_UNROLL
         for (int i = 0; i < 16; i++) {
             if (i < len)
-                y[16 * half + i] = v[i] * a->scale;
+                HY_ST(y + 16 * half + i, v[i] * a->scale);
         }
     }
 }
@@ -96,7 +105,7 @@ HY_DEV void k_decode_group(const int t, const ka_decode *a, int g)
     HY_UNROLL
     for (int half = 0; half < 2; half++) {
         int len = a->k - 32 * g - 16 * half;
-        k_decode_half(t, a->w + HY_BY * a->w_row, g, half, len, v);
+        k_decode_half(t, a->w + HY_BY * a->w_row, a->k, g, half, len, v);
         HY_UNROLL
         for (int i = 0; i < 16; i++) {
             if (i < len)
@@ -131,10 +140,10 @@ HY_KERNEL(k_rope, SIMT_BLOCK, ka_rope, a)
     const int i = p % a.half;
     float *x = a.x + (int64_t)HY_BY * a.ld + (int64_t)(p / a.half) * a.dim;
     float *u = a.pairs ? x + 2 * i : x + i, *v = a.pairs ? u + 1 : u + a.half;
-    float c = a.cos[(int64_t)HY_BY * a.half + i], s = a.sin[(int64_t)HY_BY * a.half + i];
-    float p0 = *u, p1 = *v;
-    *u = fmaf(p0, c, -(p1 * s));
-    *v = fmaf(p0, s, p1 * c);
+    const int64_t at = (int64_t)HY_BY * a.half + i;
+    float c = HY_LD(a.cos + at), s = HY_LD(a.sin + at), p0 = HY_LD(u), p1 = HY_LD(v);
+    HY_ST(u, fmaf(p0, c, -(p1 * s)));
+    HY_ST(v, fmaf(p0, s, p1 * c));
 }
 
 HY_DEV float k_act(int fn, float x)
@@ -156,10 +165,10 @@ HY_KERNEL(k_act_mul, SIMT_BLOCK, ka_act, a)
     const int i = HY_BX * SIMT_BLOCK + HY_TID;
     if (i >= a.dim)
         return;
-    float v = k_act(a.fn, a.gate[(int64_t)HY_BY * a.ldg + i]);
+    float v = k_act(a.fn, HY_LD(a.gate + HY_BY * a.ldg + i));
     if (a.up != NULL)
-        v *= a.up[(int64_t)HY_BY * a.ldu + i];
-    a.y[(int64_t)HY_BY * a.ldy + i] = v;
+        v *= HY_LD(a.up + HY_BY * a.ldu + i);
+    HY_ST(a.y + HY_BY * a.ldy + i, v);
 }
 
 HY_KERNEL(k_add, SIMT_BLOCK, ka_add, a)
@@ -167,8 +176,8 @@ HY_KERNEL(k_add, SIMT_BLOCK, ka_add, a)
     const int i = HY_BX * SIMT_BLOCK + HY_TID;
     if (i >= a.dim)
         return;
-    a.y[(int64_t)HY_BY * a.ldy + i] =
-        fmaf(a.b[(int64_t)HY_BY * a.ldb + i], a.b_scale, a.a[(int64_t)HY_BY * a.lda + i]);
+    HY_ST(a.y + HY_BY * a.ldy + i,
+          fmaf(HY_LD(a.b + HY_BY * a.ldb + i), a.b_scale, HY_LD(a.a + HY_BY * a.lda + i)));
 }
 
 HY_KERNEL(k_scale, SIMT_BLOCK, ka_scale, a)
@@ -177,42 +186,63 @@ HY_KERNEL(k_scale, SIMT_BLOCK, ka_scale, a)
     if (i >= a.n)
         return;
     float *y = a.y + (int64_t)HY_BY * a.ld + i;
-    float v = *y * a.scale;
-    *y = a.softcap != 0.0f ? hy_m_softcap(v, a.softcap) : v;
+    float v = HY_LD(y) * a.scale;
+    v = a.softcap != 0.0f ? hy_m_softcap(v, a.softcap) : v;
+    HY_ST(y, v);
 }
 
-/* Activations to int8, a thread a group of 32. Grid: x groups, y row. */
+/* Activations to int8, eight lanes a group of 32. Grid: x groups in sixteens, y row. */
 HY_KERNEL(k_quant, SIMT_BLOCK, ka_quant, a)
 {
-    const int g = HY_BX * SIMT_BLOCK + HY_TID;
-    if (g >= a.groups)
-        return;
-    const float *x = a.x + (int64_t)HY_BY * a.ldx + 32 * g;
-    ka_qx *o = a.out + (int64_t)HY_BY * a.groups + g;
-    float amax = 0.0f, id = 0.0f, d = 0.0f;
-    int finite = 1;
-    for (int i = 0; i < 32; i++) {
-        float v = fabsf(x[i]);
-        finite &= v < INFINITY;
-        amax = v > amax ? v : amax;
+    const int g = HY_BX * (SIMT_BLOCK / 8) + HY_TID / 8, j = HY_TID % 8, on = g < a.groups;
+    const float *x = a.x + (int64_t)HY_BY * a.ldx + 32 * (on ? g : 0) + 4 * j;
+    float v[4], amax = 0.0f, id = 0.0f, d = 0.0f, bad = 0.0f, sum = 0.0f;
+    if (a.vec) {
+        const hy_f4 x4 = HY_LD((const hy_f4 *)(const void *)x);
+        v[0] = x4.x;
+        v[1] = x4.y;
+        v[2] = x4.z;
+        v[3] = x4.w;
     }
-    if (!finite) {
+    HY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        v[i] = a.vec ? v[i] : HY_LD(x + i);
+        const float m = fabsf(v[i]);
+        bad = m < INFINITY ? bad : 1.0f;
+        amax = m > amax ? m : amax;
+    }
+    HY_UNROLL
+    for (int m = 1; m < 8; m *= 2) {
+        const float other = hy_shfl_xor_f32(amax, m);
+        amax = other > amax ? other : amax;
+        bad += hy_shfl_xor_f32(bad, m);
+    }
+    if (bad != 0.0f) {
         d = k_float(0x7fc00000u);
     } else if (amax >= k_float(7u << 23)) { /* 2^-120 */
         d = amax / 127.0f;
         id = 127.0f / amax;
     }
-    o->d = d;
-    o->sum[0] = o->sum[1] = o->pad = 0;
-    for (int j = 0; j < 8; j++) {
-        uint32_t w = 0;
-        for (int i = 0; i < 4 && id != 0.0f; i++) {
-            int q = (int)rintf(x[4 * j + i] * id);
-            q = q > 127 ? 127 : q < -127 ? -127 : q;
-            w |= (uint32_t)(uint8_t)q << 8 * i;
-            o->sum[j / 4] += q;
-        }
-        o->q[j] = w;
+    uint32_t w = 0;
+    HY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        int q = id != 0.0f ? (int)rintf(v[i] * id) : 0;
+        q = q > 127 ? 127 : q < -127 ? -127 : q;
+        w |= (uint32_t)(uint8_t)q << 8 * i;
+        sum += (float)q; /* small integers: exact */
+    }
+    sum += hy_shfl_xor_f32(sum, 1);
+    sum += hy_shfl_xor_f32(sum, 2); /* of this lane's half */
+    const float other = hy_shfl_xor_f32(sum, 4);
+    if (!on)
+        return;
+    const int at = g % 32, left = a.groups - (g - at), slots = left < 32 ? left : 32;
+    uint8_t *o =
+        a.out + (int64_t)HY_BY * a.groups * KA_QX_BYTES + (int64_t)(g - at) * KA_QX_BYTES + 16 * at;
+    HY_ST((uint32_t *)(void *)(o + j / 4 * 16 * slots + j % 4 * 4), w);
+    if (j == 0) {
+        const hy_u4 rest = {k_bits(d), (uint32_t)(int32_t)sum, (uint32_t)(int32_t)other, 0u};
+        HY_ST((hy_u4 *)(void *)(o + 32 * slots), rest);
     }
 }
 

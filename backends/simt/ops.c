@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ops over kernels: weights, matmul, norms and elementwise ops. The cache's ops are in ops_kv.c.
+ * Ops over kernels: matmul, norms and elementwise ops. The cache's ops are in ops_kv.c, weights in
+ * weights.c.
  *
- * Thread: a queue's owner.  Owner: a weight holds its device copy, or borrows its source.
+ * Thread: a queue's owner.  Owner: none.
  */
 #include "backends/simt/ops_int.h"
-#include "core/base/alloc.h"
 #include "hal/compose.h"
 #include "hal/quant.h"
 
@@ -17,18 +17,11 @@ _Static_assert((int)KT_Q5_1 == HY_Q5_1 && (int)KT_Q8_0 == HY_Q8_0 && (int)KT_Q2_
 _Static_assert((int)KT_Q3_K == HY_Q3_K && (int)KT_Q4_K == HY_Q4_K && (int)KT_Q5_K == HY_Q5_K, "");
 _Static_assert((int)KT_Q6_K == HY_Q6_K && (int)KT_IQ4_NL == HY_IQ4_NL && (int)KT_I8 == HY_I8, "");
 _Static_assert((int)KT_F8_E4M3 == HY_F8_E4M3 && (int)KT_F8_E4M3FNUZ == HY_F8_E4M3FNUZ, "");
-_Static_assert(sizeof(ka_qx) == 48, "");
-
 _Static_assert(KA_EXPERTS == HY_MOE_EXPERTS && KA_GROUPS == HY_MOE_GROUPS, "");
-
-static bool weight_type_ok(int t)
-{
-    return t == HY_F32 || t == HY_F16 || t == HY_BF16 || hy_quant_get(t) != NULL;
-}
 
 static bool weight_ok(const hy_op_query *q)
 {
-    return weight_type_ok(q->w_type) && q->k % hy_dtype_get(q->w_type)->block == 0;
+    return simt_weight_type_ok(q->w_type) && q->k % hy_dtype_get(q->w_type)->block == 0;
 }
 
 static bool supports(hy_dev *d, const hy_op_query *q)
@@ -63,65 +56,6 @@ static bool supports(hy_dev *d, const hy_op_query *q)
     }
 }
 
-/* ---- weights ---- */
-
-static hy_status upload(hy_dev *d, simt_weight *w, const void *src, size_t bytes)
-{
-    void *p = NULL;
-    hy_queue *q = NULL;
-    HY_TRY(d->ops->alloc(d, bytes, &p));
-    hy_status st = d->ops->queue_create(d, &q);
-    if (st == HY_OK)
-        st = d->ops->copy(q, p, src, bytes);
-    if (st == HY_OK)
-        st = d->ops->queue_wait(q);
-    if (q != NULL)
-        d->ops->queue_destroy(q);
-    if (st != HY_OK) {
-        d->ops->free(d, p, bytes);
-        return st;
-    }
-    w->p = p;
-    w->base.bytes = bytes;
-    return HY_OK;
-}
-
-static hy_status prepare_weight(hy_dev *d, const hy_weight_src *src, hy_weight **out)
-{
-    const simt_base *s = simt_base_of(d);
-    if (!weight_type_ok(src->type))
-        return hy_fail(HY_E_UNSUPPORTED, "%s: no matmul for weights of type %s", s->name,
-                       hy_dtype_name(src->type));
-    size_t row = hy_dtype_row_bytes(src->type, src->k);
-    if (src->n < 1 || src->k < 1 || row == 0 || src->n > INT32_MAX || src->k > INT32_MAX)
-        return hy_fail(HY_E_INVAL, "%s: weight of %lld x %lld does not fit blocks of %s", s->name,
-                       (long long)src->n, (long long)src->k, hy_dtype_name(src->type));
-    simt_weight *w = hy_calloc(1, sizeof(*w));
-    if (w == NULL)
-        return hy_fail(HY_E_NOMEM, "%s: no memory for a weight", s->name);
-    w->base = (hy_weight){.type = src->type, .n = src->n, .k = src->k, .borrowed = s->borrow};
-    w->row_bytes = row;
-    w->p = src->data;
-    if (!s->borrow) {
-        hy_status st = upload(d, w, src->data, row * (size_t)src->n);
-        if (st != HY_OK) {
-            hy_free(w);
-            return st;
-        }
-    }
-    *out = &w->base;
-    return HY_OK;
-}
-
-static void weight_free(hy_dev *d, hy_weight *w)
-{
-    if (w == NULL)
-        return;
-    if (!w->borrowed)
-        d->ops->free(d, (void *)(uintptr_t)simt_weight_of(w)->p, w->bytes);
-    hy_free(w);
-}
-
 /* ---- matmul ---- */
 
 /* Place of a type in the lists of kernels.h. */
@@ -136,18 +70,25 @@ static int type_index(hy_dtype t)
     return t == HY_F32 ? 0 : t == HY_F16 ? 1 : 2;
 }
 
+/* Rows begin where a lane may load four floats at once. */
+static bool aligned_rows(const float *x, int64_t ld)
+{
+    return (uintptr_t)x % 16 == 0 && ld % 4 == 0;
+}
+
 hy_status simt_quantise(hy_queue *q, const float *x, int64_t ldx, int64_t m, int64_t groups,
-                        ka_qx *out)
+                        void *out)
 {
     for (int64_t r = 0; r < m; r += SIMT_GRID_MAX) {
         int64_t n = m - r < SIMT_GRID_MAX ? m - r : SIMT_GRID_MAX;
         ka_quant k = {.x = x + r * ldx,
                       .ldx = ldx,
-                      .out = out + r * groups,
+                      .out = (uint8_t *)out + r * groups * KA_QX_BYTES,
                       .m = (int32_t)n,
-                      .groups = (int32_t)groups};
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_quant, simt_ceil_div(groups, SIMT_BLOCK), (uint32_t)n,
-                                   1, &k, sizeof(k)));
+                      .groups = (int32_t)groups,
+                      .vec = aligned_rows(x, ldx)};
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_quant, simt_ceil_div(groups, SIMT_BLOCK / 8),
+                                   (uint32_t)n, 1, &k, sizeof(k)));
     }
     return HY_OK;
 }
@@ -160,33 +101,55 @@ bool simt_int8(const hy_weight *w, hy_act_mode act)
 simt_shape simt_shape_of(const hy_queue *q, const hy_weight *w, int64_t rows)
 {
     if (rows <= KA_MV_ROWS)
-        return SIMT_VECTOR;
+        return rows <= 1 ? SIMT_VECTOR : SIMT_VECTORS;
     return simt_base_of(q->dev)->fast && w->type != HY_F32 ? SIMT_MMA_TILE : SIMT_TILE;
 }
 
 int simt_shape_rows(simt_shape s)
 {
-    return s == SIMT_VECTOR ? KA_MV_ROWS : s == SIMT_TILE ? KA_TILE_M : KA_MMA_M;
+    static const int rows[] = {1, KA_MV_ROWS, KA_TILE_M, KA_MMA_M};
+    return rows[s];
+}
+
+/* The kernel for the first type of its list, and the outputs of a block. */
+typedef struct choice {
+    int first, wide;
+} choice;
+
+static choice choose(const hy_queue *q, const ka_matmul *k, simt_shape s, uint32_t blocks,
+                     bool quant)
+{
+    const bool int8 = k->qx != NULL;
+    const int64_t many = 2 * (int64_t)simt_base_of(q->dev)->units;
+    const bool share = s == SIMT_VECTORS && (int8 || !quant) &&
+                       (int64_t)blocks * simt_ceil_div(k->n, SIMT_TEAMS * KA_MV_OUTS) >= many;
+    if (s == SIMT_MMA_TILE)
+        return (choice){quant ? SIMT_k_mma_q4_0 : SIMT_k_mma_f16 - 1, KA_MMA_N}; /* no f32 */
+    if (s == SIMT_TILE)
+        return (choice){int8    ? SIMT_k_mm_i_q4_0
+                        : quant ? SIMT_k_mm_f_q4_0
+                                : SIMT_k_mm_f_f32,
+                        KA_TILE_N};
+    if (share)
+        return (choice){int8 ? SIMT_k_mv32_i_q4_0 : SIMT_k_mv32_f_f32, SIMT_TEAMS * KA_MV_OUTS};
+    if (quant && !int8)
+        return (choice){SIMT_k_mv8_f_q4_0, SIMT_TEAMS};
+    if (s == SIMT_VECTOR)
+        return (choice){int8 ? SIMT_k_mv1_i_q4_0 : SIMT_k_mv1_f_f32, SIMT_TEAMS};
+    return (choice){int8 ? SIMT_k_mv8_i_q4_0 : SIMT_k_mv8_f_f32, SIMT_TEAMS};
 }
 
 hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t blocks,
                         ka_matmul *k)
 {
-    const bool quant = hy_quant_get((int)w->type) != NULL, int8 = k->qx != NULL;
-    int at = type_index(w->type), first = 0;
     k->w = simt_weight_of(w)->p;
     k->w_row = (int64_t)simt_weight_of(w)->row_bytes;
     k->n = (int32_t)w->n;
     k->k = (int32_t)w->k;
-    if (s == SIMT_VECTOR)
-        first = int8 ? SIMT_k_mv_i_q4_0 : quant ? SIMT_k_mv_f_q4_0 : SIMT_k_mv_f_f32;
-    else if (s == SIMT_TILE)
-        first = int8 ? SIMT_k_mm_i_q4_0 : quant ? SIMT_k_mm_f_q4_0 : SIMT_k_mm_f_f32;
-    else
-        first = quant ? SIMT_k_mma_q4_0 : SIMT_k_mma_f16 - 1; /* no f32 */
-    const int wide = s == SIMT_VECTOR ? SIMT_TEAMS : s == SIMT_TILE ? KA_TILE_N : KA_MMA_N;
-    return simt_drv(q)->launch(q, (simt_kernel)(first + at), simt_ceil_div(k->n, wide), blocks, 1,
-                               k, sizeof(*k));
+    k->vec = aligned_rows(k->x, k->ldx);
+    const choice c = choose(q, k, s, blocks, hy_quant_get((int)w->type) != NULL);
+    return simt_drv(q)->launch(q, (simt_kernel)(c.first + type_index(w->type)),
+                               simt_ceil_div(k->n, c.wide), blocks, 1, k, sizeof(*k));
 }
 
 static hy_status matmul(hy_queue *q, const hy_matmul *a)
@@ -201,7 +164,7 @@ static hy_status matmul(hy_queue *q, const hy_matmul *a)
     if (simt_int8(a->w, a->act) && s != SIMT_MMA_TILE) {
         const int64_t groups = a->w->k / 32;
         void *p = NULL;
-        HY_TRY(simt_drv(q)->scratch(q, (size_t)(a->m * groups) * sizeof(ka_qx), &p));
+        HY_TRY(simt_drv(q)->scratch(q, (size_t)(a->m * groups) * KA_QX_BYTES, &p));
         HY_TRY(simt_quantise(q, a->x, a->ldx, a->m, groups, p));
         k.qx = p;
     }
@@ -377,8 +340,8 @@ const hy_math_ops simt_math = {
     .size = sizeof(hy_math_ops),
     .supports = supports,
     .kv_layout = simt_kv_layout,
-    .prepare_weight = prepare_weight,
-    .weight_free = weight_free,
+    .prepare_weight = simt_prepare_weight,
+    .weight_free = simt_weight_free,
     .embed = embed,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,

@@ -36,8 +36,8 @@ static inline uint32_t simt_ceil_div(int64_t n, int64_t by)
 
 typedef struct simt_weight {
     hy_weight base;
-    const uint8_t *p; /* device, the file's format */
-    size_t row_bytes;
+    const uint8_t *p; /* device; quantised types by planes (args.h) */
+    size_t row_bytes; /* a multiple of 16 */
 } simt_weight;
 
 static inline const simt_weight *simt_weight_of(const hy_weight *w)
@@ -45,17 +45,22 @@ static inline const simt_weight *simt_weight_of(const hy_weight *w)
     return (const simt_weight *)(const void *)w;
 }
 
+/* ---- weights.c ---- */
+bool simt_weight_type_ok(int t);
+hy_status simt_prepare_weight(hy_dev *d, const hy_weight_src *src, hy_weight **out);
+void simt_weight_free(hy_dev *d, hy_weight *w);
+
 /* ---- matmul (ops.c) ---- */
 
-/* Kernels of a matmul: few rows, many, many on matrix units. */
-typedef enum simt_shape { SIMT_VECTOR, SIMT_TILE, SIMT_MMA_TILE } simt_shape;
+/* Kernels of a matmul: one row, few, many, many on matrix units. */
+typedef enum simt_shape { SIMT_VECTOR, SIMT_VECTORS, SIMT_TILE, SIMT_MMA_TILE } simt_shape;
 
 simt_shape simt_shape_of(const hy_queue *q, const hy_weight *w, int64_t rows);
 int simt_shape_rows(simt_shape s); /* of a block */
 /* That activations go to int8 for this weight. */
 bool simt_int8(const hy_weight *w, hy_act_mode act);
 hy_status simt_quantise(hy_queue *q, const float *x, int64_t ldx, int64_t m, int64_t groups,
-                        ka_qx *out);
+                        void *out);
 /* Fills k's weight and widths, and launches `blocks` along the rows. */
 hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t blocks,
                         ka_matmul *k);

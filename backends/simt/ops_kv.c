@@ -109,8 +109,8 @@ hy_status simt_kv_write(hy_queue *q, const hy_kv_write *a)
     }
     HY_TRY(simt_drv(q)->stage(q, ids, bytes, &block));
     HY_TRY(simt_drv(q)->stage(q, a->rows->pos, bytes, &pos));
-    int32_t width = l->n_heads * (l->k.width + l->v.width);
-    uint32_t x = (uint32_t)((width + SIMT_BLOCK - 1) / SIMT_BLOCK);
+    const uint32_t x = simt_ceil_div((int64_t)l->n_heads * l->k.width, KA_KV_COLS) +
+                       simt_ceil_div((int64_t)l->n_heads * l->v.width, KA_KV_COLS);
     ka_kv_write k = {.pool = pool_of(a->pool, a->layer), .ldk = a->ldk, .ldv = a->ldv};
     for (int32_t r = 0; r < a->rows->n; r += SIMT_GRID_MAX) {
         k.n = a->rows->n - r < SIMT_GRID_MAX ? a->rows->n - r : SIMT_GRID_MAX;
@@ -118,7 +118,8 @@ hy_status simt_kv_write(hy_queue *q, const hy_kv_write *a)
         k.v = a->v + r * a->ldv;
         k.block = (const int32_t *)block + r;
         k.pos = (const int32_t *)pos + r;
-        HY_TRY(simt_drv(q)->launch(q, SIMT_k_kv_write, x, (uint32_t)k.n, 1, &k, sizeof(k)));
+        HY_TRY(simt_drv(q)->launch(q, SIMT_k_kv_write, x, simt_ceil_div(k.n, KA_KV_ROWS), 1, &k,
+                                   sizeof(k)));
     }
     return HY_OK;
 }

@@ -42,7 +42,7 @@ typedef struct moe {
     const uint8_t *const *w_gate, *const *w_up, *const *w_down; /* [n_experts] */
     int32_t *from, *slot, *n_tiles;
     ka_tile *tiles;
-    ka_qx *qx;
+    void *qx;
     simt_shape shape;
 } moe;
 
@@ -81,7 +81,7 @@ static hy_status take_scratch(hy_queue *q, moe *e, int64_t pairs, int64_t rows)
     const size_t list = round64((size_t)pairs * sizeof(int32_t));
     const size_t tiles = round64((size_t)pairs * sizeof(ka_tile)); /* no more than pairs */
     const bool int8 = simt_int8(a->up[0], a->act) || simt_int8(a->down[0], a->act);
-    const size_t codes = int8 ? (size_t)(x > h ? x : h) * sizeof(ka_qx) : 0;
+    const size_t codes = int8 ? (size_t)(x > h ? x : h) * KA_QX_BYTES : 0;
     void *p = NULL;
     HY_TRY(simt_drv(q)->scratch(q, 64 + 2 * list + tiles + codes, &p));
     char *at = p;
@@ -89,7 +89,7 @@ static hy_status take_scratch(hy_queue *q, moe *e, int64_t pairs, int64_t rows)
     e->from = (int32_t *)(void *)(at + 64);
     e->slot = (int32_t *)(void *)(at + 64 + list);
     e->tiles = (ka_tile *)(void *)(at + 64 + 2 * list);
-    e->qx = int8 ? (ka_qx *)(void *)(at + 64 + 2 * list + tiles) : NULL;
+    e->qx = int8 ? at + 64 + 2 * list + tiles : NULL;
     return HY_OK;
 }
 
@@ -180,7 +180,8 @@ hy_status simt_moe_ffn(hy_queue *q, const hy_moe_ffn *a)
     e.gate = hy_carve_take(&c, pairs * e.ffn);
     e.down = hy_carve_take(&c, pairs * a->dim);
     HY_TRY(hy_carve_check(&c, HY_OP_MOE_FFN));
-    e.shape = simt_shape_of(q, a->up[0], pairs / a->n_experts); /* of up and down alike */
+    const int64_t each = pairs / a->n_experts; /* one row has an expert once */
+    e.shape = simt_shape_of(q, a->up[0], rows > 1 && each < 2 ? 2 : each); /* up and down alike */
     if (e.shape == SIMT_MMA_TILE && a->down[0]->type == HY_F32)
         e.shape = SIMT_TILE;
     HY_TRY(take_scratch(q, &e, pairs, rows));

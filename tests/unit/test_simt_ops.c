@@ -6,7 +6,7 @@
  *
  * Thread: main.  Owner: each test.
  */
-#include "backends/simt/ops.h"
+#include "backends/simt/ops_int.h"
 #include "core/base/alloc.h"
 #include "core/base/rng.h"
 #include "hal/conform.h"
@@ -537,10 +537,13 @@ static void test_decode(void **state)
         const int64_t k = hy_quant_get(t) == NULL ? D - 13 : D;
         const size_t row = hy_dtype_row_bytes(t, k);
         fill_weight(&r, (hy_dtype)t, w, row * M);
+        const hy_weight_src src = {.type = (hy_dtype)t, .n = M, .k = k, .data = w};
+        hy_weight *dev = NULL;
+        assert_int_equal(s.d->math->prepare_weight(s.d, &src, &dev), HY_OK);
         for (size_t i = 0; i < HY_COUNTOF(to); i++) {
             const size_t size = hy_dtype_get((int)to[i])->bytes;
-            ka_decode a = {.w = w,
-                           .w_row = (int64_t)row,
+            ka_decode a = {.w = simt_weight_of(dev)->p,
+                           .w_row = (int64_t)simt_weight_of(dev)->row_bytes,
                            .y = y,
                            .ldy = D + 8,
                            .m = M,
@@ -560,6 +563,7 @@ static void test_decode(void **state)
                 assert_int_equal(at[(size_t)k * size], 0xaa); /* and no further */
             }
         }
+        s.d->math->weight_free(s.d, dev);
     }
     close_side(&s);
 }

@@ -10,6 +10,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
@@ -379,6 +380,16 @@ void *simt_shared(const char *key, uint32_t n, uint32_t size, const char *name, 
     return b->shared + at;
 }
 
+void simt_touch(const void *p, size_t bytes, int write, const char *file, int line)
+{
+    simt_block *b = simt_me->block;
+    if ((uintptr_t)p % bytes != 0)
+        fail(b, "lane %d, %s:%d: %zu bytes at an address that is no multiple of it", simt_me->tid,
+             base_name(file), line, bytes);
+    if (b->access != NULL)
+        simt_traffic_note(b, p, bytes, write, file, line);
+}
+
 static void check_index(uint32_t n, int64_t i, const char *what, const char *file, int line)
 {
     if (i < 0 || i >= (int64_t)n)
@@ -454,6 +465,7 @@ void simt_block_fini(simt_block *b)
     }
 #endif
     simt_stacks_free(&b->stacks);
+    free(b->access);
     hy_free(b->shared);
     hy_free(b->shadow);
 }

@@ -44,6 +44,12 @@ typedef struct simt_array { /* of shared memory */
     simt_shadow *shadow;
 } simt_array;
 
+typedef struct simt_access { /* to device memory */
+    uintptr_t addr;
+    uint32_t site, nth; /* line of the kernel, odd for a store; order */
+    uint16_t lane, wave, bytes;
+} simt_access;
+
 typedef struct simt_block {
     const simt_launch *l;
     int n, wave, n_done, n_barrier, n_arrays;
@@ -64,6 +70,8 @@ typedef struct simt_block {
     simt_lane lane[SIMT_MAX_LANES];
     simt_wave waves[SIMT_MAX_WAVES];
     simt_array arrays[SIMT_MAX_ARRAYS];
+    simt_access *access; /* NULL: not counted */
+    uint32_t n_access, lost;
     /* kept between blocks */
     simt_stacks stacks;
     char *shared;
@@ -74,6 +82,11 @@ typedef struct simt_block {
 
 bool simt_block_init(simt_block *b, size_t stack);
 void simt_block_fini(simt_block *b);
+/* traffic.c; init: count from now on, fold: what the block did, added up. */
+bool simt_traffic_init(simt_block *b);
+void simt_traffic_note(simt_block *b, const void *p, size_t bytes, int write, const char *file,
+                       int line);
+void simt_traffic_fold(simt_block *b, simt_traffic *out);
 /* Lanes begin in the order of b->order. */
 void simt_block_run(simt_block *b, const simt_launch *l, int wave, uint32_t x, uint32_t y,
                     uint32_t z);

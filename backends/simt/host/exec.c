@@ -12,6 +12,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
+
+#define MOST_KERNELS 160
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STACK ((size_t)256 << 10) /* frames are large there */
@@ -40,8 +43,29 @@ struct simt_exec {
     atomic_uint_fast64_t next;
     uint64_t total;
     atomic_bool failed;
-    char text[384]; /* of the first failure, under lock */
+    char text[384];                     /* of the first failure, under lock */
+    simt_traffic traffic[MOST_KERNELS]; /* under lock */
+    size_t n_traffic;
 };
+
+/* The kernel's entry, under lock; the last one is for all that found no room. */
+static simt_traffic *traffic_of(simt_exec *e, const char *kernel)
+{
+    for (size_t i = 0; i < e->n_traffic; i++) {
+        if (strcmp(e->traffic[i].kernel, kernel) == 0)
+            return &e->traffic[i];
+    }
+    if (e->n_traffic == MOST_KERNELS)
+        return &e->traffic[MOST_KERNELS - 1];
+    e->traffic[e->n_traffic].kernel = kernel;
+    return &e->traffic[e->n_traffic++];
+}
+
+size_t simt_exec_traffic(const simt_exec *e, const simt_traffic **out)
+{
+    *out = e->traffic;
+    return e->n_traffic;
+}
 
 static void run_blocks(simt_exec *e, simt_block *b)
 {
@@ -51,6 +75,11 @@ static void run_blocks(simt_exec *e, simt_block *b)
         uint64_t xy = (uint64_t)l->x * l->y;
         simt_block_run(b, l, e->o.wave, (uint32_t)(i % l->x), (uint32_t)(i % xy / l->x),
                        (uint32_t)(i / xy));
+        if (b->access != NULL) {
+            pthread_mutex_lock(&e->lock);
+            simt_traffic_fold(b, traffic_of(e, l->name));
+            pthread_mutex_unlock(&e->lock);
+        }
         if (!b->failed)
             continue;
         pthread_mutex_lock(&e->lock);
@@ -105,6 +134,8 @@ static hy_status start_worker(simt_exec *e, int i)
     w->block = hy_calloc(1, sizeof(*w->block));
     if (w->block == NULL || !simt_block_init(w->block, e->o.stack != 0 ? e->o.stack : STACK))
         return hy_fail(HY_E_NOMEM, "simt: no memory for the lanes of a block");
+    if (e->o.traffic && !simt_traffic_init(w->block))
+        return hy_fail(HY_E_NOMEM, "simt: no memory to count accesses");
     if (i == 0)
         return HY_OK;
     if (pthread_create(&w->thread, NULL, worker_main, w) != 0)

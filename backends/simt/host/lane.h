@@ -52,6 +52,8 @@ void simt_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16, con
               int line);
 /* The block's array of this key; made by the first lane that asks. */
 void *simt_shared(const char *key, uint32_t n, uint32_t size, const char *name, simt_shadow **sh);
+/* An access to device memory: fails when its address is no multiple of its size, and counts. */
+void simt_touch(const void *p, size_t bytes, int write, const char *file, int line);
 void simt_check_read(simt_shadow *s, uint32_t n, int64_t i, const char *what, const char *file,
                      int line);
 void simt_check_write(simt_shadow *s, uint32_t n, int64_t i, const char *what, const char *file,
@@ -96,10 +98,14 @@ SIMT_SHARED_OF(uint64_t)
     t.p = (T *)simt_shared(&t##_key, (count), sizeof(T), #t, &t.shadow)
 
 #ifdef SIMT_CHECK
+#define HY_LD(p)     (*(simt_touch((p), sizeof(*(p)), 0, __FILE__, __LINE__), (p)))
+#define HY_ST(p, v)  (simt_touch((p), sizeof(*(p)), 1, __FILE__, __LINE__), *(p) = (v))
 #define SH_GET(t, i) (*(simt_check_read((t).shadow, (t).n, (i), #t, __FILE__, __LINE__), &(t).p[i]))
 #define SH_PUT(t, i, v)                                                                            \
     (simt_check_write((t).shadow, (t).n, (i), #t, __FILE__, __LINE__), (t).p[i] = (v))
 #else
+#define HY_LD(p)        (*(p))
+#define HY_ST(p, v)     (*(p) = (v))
 #define SH_GET(t, i)    ((t).p[i])
 #define SH_PUT(t, i, v) ((t).p[i] = (v))
 #endif
@@ -193,20 +199,6 @@ HY_DEV uint16_t hy_f2h(float f)
         return (uint16_t)(sign | ((uint32_t)simt_of_f32(simt_to_f32(a) + 0.5f) - 0x3f000000u));
     a += 0xfffu + (a >> 13 & 1u);
     return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
-}
-
-HY_DEV uint32_t hy_ld16(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
-}
-
-HY_DEV uint32_t hy_ld32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof(v));
-    return v;
 }
 
 #endif

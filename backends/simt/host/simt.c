@@ -12,6 +12,7 @@
 #include "backends/simt/ops.h"
 #include "core/base/alloc.h"
 #include "core/base/conf_key.h"
+#include "core/base/log.h"
 #include "hal/limits.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ typedef struct simt_dev {
     simt_exec *exec;
     const simt_entry *table;
     int index, wave, threads;
-    bool check;
+    bool check, traffic;
 } simt_dev;
 
 typedef struct area {
@@ -73,8 +74,26 @@ static hy_status props(hy_dev *d, hy_dev_props *out)
     return HY_OK;
 }
 
+size_t simt_dev_traffic(const hy_dev *d, const simt_traffic **out)
+{
+    return simt_exec_traffic(((const simt_dev *)(const void *)d)->exec, out);
+}
+
+static int percent(uint64_t bytes, uint64_t sectors)
+{
+    return sectors != 0 ? (int)(100 * bytes / (32 * sectors)) : 100;
+}
+
 static void close_dev(hy_dev *d)
 {
+    const simt_traffic *t = NULL;
+    const size_t n = dev_of(d)->traffic ? simt_dev_traffic(d, &t) : 0;
+    for (size_t i = 0; i < n; i++)
+        hy_info("simt", "%-14s loads %9llu KiB, %3d %% of their sectors; stores %9llu KiB, %3d %%",
+                t[i].kernel, (unsigned long long)t[i].load_bytes >> 10,
+                percent(t[i].load_bytes, t[i].load_sectors),
+                (unsigned long long)t[i].store_bytes >> 10,
+                percent(t[i].store_bytes, t[i].store_sectors));
     simt_exec_destroy(dev_of(d)->exec);
     hy_free(d);
 }
@@ -287,6 +306,13 @@ static const char *option(const hy_dev_opts *o, const char *key)
     return NULL;
 }
 
+static bool yes(const hy_dev_opts *o, const char *key)
+{
+    const char *v = option(o, key);
+    return v != NULL && (strcmp(v, "true") == 0 || strcmp(v, "1") == 0 || strcmp(v, "yes") == 0 ||
+                         strcmp(v, "on") == 0);
+}
+
 static bool has_fma(void)
 {
 #if defined(SIMT_HAVE_AVX2)
@@ -308,7 +334,7 @@ static const simt_entry *table_of(bool check)
 
 static hy_status read_opts(const hy_dev_opts *o, simt_dev *s)
 {
-    const char *wave = option(o, "wave"), *check = option(o, "check"), *split = option(o, "split");
+    const char *wave = option(o, "wave"), *split = option(o, "split");
     if (wave == NULL && o->isa != NULL && strncmp(o->isa, "wave", 4) == 0)
         wave = o->isa + 4; /* --isa wave64 */
     if (wave == NULL)
@@ -316,8 +342,8 @@ static hy_status read_opts(const hy_dev_opts *o, simt_dev *s)
     if (strcmp(wave, "32") != 0 && strcmp(wave, "64") != 0)
         return hy_fail(HY_E_INVAL, "[backend.simt] wave = %.20s: waves have 32 or 64 lanes", wave);
     s->wave = wave[0] == '3' ? 32 : 64;
-    s->check = check != NULL && (strcmp(check, "true") == 0 || strcmp(check, "1") == 0 ||
-                                 strcmp(check, "yes") == 0 || strcmp(check, "on") == 0);
+    s->traffic = yes(o, "traffic");
+    s->check = s->traffic || yes(o, "check");
     s->base.split = split == NULL || strcmp(split, "auto") == 0 ? SIMT_SPLIT_AUTO
                     : strcmp(split, "on") == 0                  ? SIMT_SPLIT_ON
                                                                 : SIMT_SPLIT_OFF;
@@ -338,7 +364,7 @@ static hy_status open_dev(const hy_dev_opts *o, hy_dev **out)
     hy_status st = read_opts(o, s);
     if (st == HY_OK) {
         s->table = table_of(s->check);
-        simt_exec_opts e = {.wave = s->wave, .threads = s->threads};
+        simt_exec_opts e = {.wave = s->wave, .threads = s->threads, .traffic = s->traffic};
         st = simt_exec_create(&e, &s->exec);
     }
     if (st != HY_OK) {
@@ -364,6 +390,9 @@ static const hy_conf_key keys[] = {
      "Lanes of a wave: 32 as on NVIDIA and RDNA, 64 as on CDNA. Both give the same bits."},
     {"backend.simt", "check", HY_CONF_BOOL, "false", NULL, NULL, NULL,
      "Check every access to shared memory: bounds, reads before writes, missing barriers."},
+    {"backend.simt", "traffic", HY_CONF_BOOL, "false", NULL, NULL, NULL,
+     "Count what each kernel loads and stores of device memory, and log at the end how much of the "
+     "sectors that it touched it used."},
     {"backend.simt", "split", HY_CONF_ENUM, "auto", NULL, NULL, "auto|on|off",
      "Attention as a block for each 256 positions. Changes speed alone."},
 };
