@@ -252,20 +252,37 @@ static hy_status head_input(hy_queue *q, const hy_head *a, float *out)
     return HY_OK;
 }
 
-/* No primitive scales or caps: done on the host where it sees device memory. */
+static void scale_some(const hy_head *a, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float v = y[i] * a->scale;
+        y[i] = a->softcap != 0.0f ? hy_m_softcap(v, a->softcap) : v;
+    }
+}
+
+/* No primitive scales or caps: done on the host, and where that does not see device memory, by
+ * pieces that travel there and back. Slow; a backend's own head is not. */
 static hy_status head_scale(hy_queue *q, const hy_head *a)
 {
+    enum { PIECE = 4096 };
+    float piece[PIECE];
     hy_dev_props p;
-    HY_TRY(q->dev->ops->props(q->dev, &p));
-    if (!p.host_visible)
-        return hy_fail(HY_E_UNSUPPORTED,
-                       "head: logits with a scale or a soft cap need the backend's own head op");
-    HY_TRY(q->dev->ops->queue_wait(q));
+    const hy_dev_ops *ops = q->dev->ops;
+    HY_TRY(ops->props(q->dev, &p));
+    HY_TRY(ops->queue_wait(q));
     for (int64_t r = 0; r < a->m; r++) {
         float *y = a->logits + r * a->ldl;
-        for (int64_t i = 0; i < a->w->n; i++) {
-            float v = y[i] * a->scale;
-            y[i] = a->softcap != 0.0f ? hy_m_softcap(v, a->softcap) : v;
+        if (p.host_visible) {
+            scale_some(a, y, a->w->n);
+            continue;
+        }
+        for (int64_t i = 0; i < a->w->n; i += PIECE) {
+            const int64_t n = a->w->n - i < PIECE ? a->w->n - i : PIECE;
+            HY_TRY(ops->copy(q, piece, y + i, (size_t)n * sizeof(float)));
+            HY_TRY(ops->queue_wait(q));
+            scale_some(a, piece, n);
+            HY_TRY(ops->copy(q, y + i, piece, (size_t)n * sizeof(float)));
+            HY_TRY(ops->queue_wait(q)); /* the piece is used anew */
         }
     }
     return HY_OK;

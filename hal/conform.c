@@ -22,8 +22,14 @@ const int cf_n_weight_types = HY_COUNTOF(cf_weight_types);
 
 /* ---- memory of a case ---- */
 
+/* An op that failed may have enqueued some of its work: nothing is freed under it. */
 static void free_case(cf *c)
 {
+    const cf_side *sides[] = {&c->dut, &c->ref};
+    for (int i = 0; c->mem != NULL && i < 2; i++) {
+        if (sides[i]->q != NULL)
+            sides[i]->dev->ops->queue_wait(sides[i]->q);
+    }
     while (c->mem != NULL) {
         cf_mem *m = c->mem;
         c->mem = m->next;

@@ -332,22 +332,10 @@ static bool run_head(cf *c, cf_side *d, const void *arg, bool composed, float *o
                  .act = t->m->act,
                  .ws = scratch(c, d, &need)};
     a.logits = cf_dev(c, d, out, bytes);
-    hy_dev_props p;
-    if (c->no_mem || a.w == NULL || !cf_ok(c, "props", d->dev->ops->props(d->dev, &p)))
+    if (c->no_mem || a.w == NULL)
         return false;
-    bool after = composed && !p.host_visible; /* the HAL scales where the host sees logits */
-    if (after) {
-        a.scale = 1.0f;
-        a.softcap = 0.0f;
-    }
-    if (!cf_ok(c, "head", composed ? hy_compose_head(d->q, &a) : d->dev->math->head(d->q, &a)) ||
-        !cf_get(c, d, out, a.logits, bytes))
-        return false;
-    for (int64_t i = 0; after && i < t->n * t->m->vocab; i++) {
-        float v = out[i] * t->scale;
-        out[i] = t->softcap != 0.0f ? hy_m_softcap(v, t->softcap) : v;
-    }
-    return true;
+    return cf_ok(c, "head", composed ? hy_compose_head(d->q, &a) : d->dev->math->head(d->q, &a)) &&
+           cf_get(c, d, out, a.logits, bytes);
 }
 
 static void one_head(cf *c, const model *m, int64_t rows, int variant)
