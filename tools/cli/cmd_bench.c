@@ -189,11 +189,7 @@ int hy_cmd_bench(int argc, char **argv)
          .value = &streams,
          .help = "decode N sequences together (1)"},
         {.name = "--reps", .letter = 'r', .arg = "N", .value = &reps, .help = "repeat N times (1)"},
-        {.name = "--threads",
-         .letter = 't',
-         .arg = "N",
-         .conf = "engine.threads",
-         .help = "threads (0: all cores)"},
+        HY_CLI_THREADS,
     };
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "bench MODEL",
@@ -203,28 +199,28 @@ int hy_cmd_bench(int argc, char **argv)
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 1) {
-        fprintf(stderr, "Usage: halyard %s\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 1);
     if (rc >= 0) {
         hy_conf_destroy(conf);
         return rc;
     }
-    bench b = {.seqs = atoi(streams), .chunk = 512};
-    int32_t n_pp = atoi(pp), n_tg = atoi(tg), n_depth = atoi(depth);
+    bench b = {.chunk = 512};
+    int64_t n_pp = 0, n_tg = 0, n_depth = 0, n_streams = 1, n_reps = 1;
+    const hy_cli_number numbers[] = {{"--prompt", pp, 0, 1 << 20, &n_pp},
+                                     {"--tokens", tg, 0, 1 << 20, &n_tg},
+                                     {"--depth", depth, 0, 1 << 20, &n_depth},
+                                     {"--streams", streams, 1, 1024, &n_streams},
+                                     {"--reps", reps, 1, 1 << 20, &n_reps}};
     char *path = NULL;
-    hy_status st = HY_OK;
-    if (b.seqs < 1 || b.seqs > 1024 || n_pp < 0 || n_tg < 0 || n_depth < 0 || n_pp > 1 << 20)
-        st = hy_fail(HY_E_INVAL, "a number is out of range");
-    b.context = (n_pp > n_depth + n_tg ? n_pp : n_depth + n_tg) + 32;
+    hy_status st = hy_cli_numbers(numbers, HY_COUNTOF(numbers));
+    b.seqs = (int32_t)n_streams;
+    b.context = (int32_t)(n_pp > n_depth + n_tg ? n_pp : n_depth + n_tg) + 32;
     if (st == HY_OK)
         st = hy_cli_model_path(conf, cli.args[0], &path);
     if (st == HY_OK)
         st = setup(&b, path, conf);
     if (st == HY_OK)
-        st = measure(&b, n_pp, n_tg, n_depth, atoi(reps));
+        st = measure(&b, (int32_t)n_pp, (int32_t)n_tg, (int32_t)n_depth, (int32_t)n_reps);
     rc = st == HY_OK ? HY_EXIT_OK : hy_cli_fail("bench");
     teardown(&b);
     free(path);

@@ -269,11 +269,7 @@ int hy_cmd_bench_device(int argc, char **argv)
         {.name = "--rows", .arg = "N", .value = &rows, .help = "most rows of a product (1024)"},
         {.name = "--type", .arg = "TYPE", .value = &type, .help = "of weights: bf16, f16, f32"},
         {.name = "--ms", .arg = "N", .value = &ms, .help = "time for each figure (300)"},
-        {.name = "--threads",
-         .letter = 't',
-         .arg = "N",
-         .conf = "engine.threads",
-         .help = "threads (0: all cores)"},
+        HY_CLI_THREADS,
     };
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "bench device [-o backend.name=NAME]",
@@ -284,21 +280,21 @@ int hy_cmd_bench_device(int argc, char **argv)
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 0) {
-        fprintf(stderr, "Usage: halyard %s\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 0);
     if (rc < 0) {
-        bench b = {.dim = atoll(dim), .rows = atoll(rows), .seconds = atof(ms) / 1e3};
-        hy_status st = hy_dtype_parse(type, &b.type);
-        const long long n = atoll(mib);
-        if (st == HY_OK && (n < 1 || n > 65536 || b.dim < 32 || b.dim > 65536 || b.rows < 1 ||
-                            b.rows > 65536 || b.seconds <= 0.0 || b.seconds > 60.0 ||
-                            (b.type != HY_BF16 && b.type != HY_F16 && b.type != HY_F32)))
-            st = hy_fail(HY_E_INVAL, "a number is out of range, or the type is none of bf16, f16, "
-                                     "f32");
-        b.bytes = (size_t)n << 20;
+        bench b = {0};
+        int64_t n_mib = 0, n_ms = 0;
+        const hy_cli_number numbers[] = {{"--mib", mib, 1, 65536, &n_mib},
+                                         {"--dim", dim, 32, 65536, &b.dim},
+                                         {"--rows", rows, 1, 65536, &b.rows},
+                                         {"--ms", ms, 1, 60000, &n_ms}};
+        hy_status st = hy_cli_numbers(numbers, HY_COUNTOF(numbers));
+        if (st == HY_OK)
+            st = hy_dtype_parse(type, &b.type);
+        if (st == HY_OK && b.type != HY_BF16 && b.type != HY_F16 && b.type != HY_F32)
+            st = hy_fail(HY_E_INVAL, "--type takes bf16, f16 or f32, not '%s'", type);
+        b.bytes = (size_t)n_mib << 20;
+        b.seconds = (double)n_ms / 1e3;
         if (st == HY_OK)
             st = run(&b, conf);
         rc = st == HY_OK ? HY_EXIT_OK : hy_cli_fail("bench device");

@@ -209,18 +209,21 @@ static hy_status drift(const hy_conf *conf, const hy_cli *cli, const args *a, co
 {
     hy_tok_ids ids = {0};
     hy_drift d = {0};
+    int64_t n = 0, chunk = 0, random = 2;
+    const hy_cli_number numbers[] = {
+        {"--tokens", a->tokens, 2, 1 << 20, &n},
+        {"--chunk", a->chunk, 1, 4096, &chunk},
+        {"--random", a->random != NULL ? a->random : "2", 2, INT32_MAX, &random}};
+    HY_TRY(hy_cli_numbers(numbers, HY_COUNTOF(numbers)));
     hy_drift_opts o = {.conf = conf,
                        .a = cli->args[0],
                        .b = cli->args[1],
                        .path = path,
-                       .chunk = atoi(a->chunk),
+                       .chunk = (int32_t)chunk,
                        .control = !a->no_control,
                        .progress = isatty(2) ? progress : NULL};
-    const int32_t n = atoi(a->tokens), random = a->random != NULL ? atoi(a->random) : 0;
-    if (n < 2 || n > 1 << 20 || o.chunk < 1 || o.chunk > 4096 || (a->random != NULL && random < 2))
-        return hy_fail(HY_E_INVAL,
-                       "--tokens is 2 to 1048576, --chunk 1 to 4096, --random 2 or more");
-    hy_status st = read_ids(path, a->text, n, random, &ids);
+    hy_status st =
+        read_ids(path, a->text, (int32_t)n, a->random != NULL ? (int32_t)random : 0, &ids);
     o.ids = ids.ids;
     o.n = (int32_t)ids.n;
     if (st == HY_OK)
@@ -259,11 +262,7 @@ int hy_cmd_drift(int argc, char **argv)
         {.name = "--no-control",
          .flag = &a.no_control,
          .help = "do not run each backend against itself"},
-        {.name = "--threads",
-         .letter = 't',
-         .arg = "N",
-         .conf = "engine.threads",
-         .help = "threads (0: all cores)"},
+        HY_CLI_THREADS,
     };
     hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "drift A B MODEL",
@@ -275,11 +274,7 @@ int hy_cmd_drift(int argc, char **argv)
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 3) {
-        fprintf(stderr, "Usage: halyard %s\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 3);
     if (rc < 0) {
         char *path = NULL;
         hy_status st = hy_cli_model_path(conf, cli.args[2], &path);
