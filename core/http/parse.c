@@ -151,7 +151,9 @@ hy_status hy_api__int(hy_api_error *e, const char *param, const json_t *v, int64
     if (!json_is_real(v))
         return hy_api__wrong_type(e, param, "an integer", v);
     double d = json_real_value(v);
-    if (d != floor(d) || fabs(d) > 9e15)
+    if (fabs(d) > 9e15)
+        return hy_api_bad(e, param, "%s is an integer that is too large.", param);
+    if (d != floor(d))
         return hy_api_bad(e, param, "%s must be an integer, got %g.", param, d);
     *out = (int64_t)d;
     return HY_OK;
@@ -235,15 +237,52 @@ static hy_status take_fields(hy_api_req *r, hy_api_error *e)
     return HY_OK;
 }
 
+/* The name before the last colon of body[0..len), where a number stands that no double holds. */
+static void key_before(const char *body, size_t len, char *out, size_t cap)
+{
+    size_t end = len, n = 0;
+    while (end > 0 && body[end - 1] != ':')
+        end--;
+    while (end > 0 && body[end - 1] != '"')
+        end--;
+    size_t from = end > 0 ? end - 1 : 0;
+    while (from > 0 && body[from - 1] != '"')
+        from--;
+    for (; from + 1 < end && n + 1 < cap; from++)
+        out[n++] = body[from] > 0x20 && body[from] < 0x7f ? body[from] : '?';
+    out[n] = '\0';
+}
+
+/* NaN and Infinity are no JSON, yet Python writes them; and 1e999 is no number. Errors about such
+ * values name their field. */
+static hy_status bad_json(const char *body, size_t len, const json_error_t *je, hy_api_error *e)
+{
+    size_t at = je->position > 0 && (size_t)je->position < len ? (size_t)je->position : len;
+    size_t from = at > 9 ? at - 9 : 0, to = len - at > 9 ? at + 9 : len;
+    char key[64];
+    key_before(body, at, key, sizeof(key));
+    if (json_error_code(je) == json_error_numeric_overflow && key[0] != '\0')
+        return hy_api_bad(e, key, "%s is a number that is too large.", key);
+    if ((memmem(body + from, to - from, "NaN", 3) != NULL ||
+         memmem(body + from, to - from, "Infinity", 8) != NULL) &&
+        key[0] != '\0')
+        return hy_api_bad(e, key, "%s must be a number; NaN and Infinity are none.", key);
+    return hy_api_bad(e, "body", "The body is not valid JSON: %.200s (line %d, column %d).",
+                      je->text, je->line, je->column);
+}
+
 static hy_status load_json(hy_api_req *r, const char *body, size_t len, hy_api_error *e)
 {
+    const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY;
     json_error_t je;
     if (len == 0)
         return hy_api_bad(e, "body", "The request has no body; a JSON object is required.");
-    r->root = json_loadb(body, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &je);
+    r->root = json_loadb(body, len, flags, &je);
+    /* integers of more than 64 bits, as reals: a field that minds refuses them by its name */
+    if (r->root == NULL && json_error_code(&je) == json_error_numeric_overflow)
+        r->root = json_loadb(body, len, flags | JSON_DECODE_INT_AS_REAL, &je);
     if (r->root == NULL)
-        return hy_api_bad(e, "body", "The body is not valid JSON: %.200s (line %d, column %d).",
-                          je.text, je.line, je.column);
+        return bad_json(body, len, &je, e);
     if (!json_is_object(r->root))
         return hy_api_bad(e, "body", "The body must be a JSON object, not %s.", type_name(r->root));
     return HY_OK;
