@@ -28,6 +28,26 @@ static json_t *get(const cfg *c, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
+/* What a configuration that leaves a key out means, where families differ. */
+typedef struct defaults {
+    const char *arch; /* its beginning */
+    int32_t context, head_dim, window, original;
+    double eps;
+} defaults;
+
+static const defaults *defaults_of(const char *arch)
+{
+    static const defaults table[] = {
+        {"gemma3", 131072, 256, 4096, 0, 1e-6}, {"mistral", 131072, 0, 4096, 0, 1e-6},
+        {"qwen2", 32768, 0, 4096, 0, 1e-6},     {"qwen3", 32768, 128, 4096, 0, 1e-6},
+        {"phi3", 4096, 0, 0, 4096, 1e-5},       {"", 2048, 0, 0, 0, 1e-6},
+    };
+    const defaults *d = table;
+    while (strncmp(arch, d->arch, strlen(d->arch)) != 0)
+        d++;
+    return d;
+}
+
 /* A whole number within [lo, hi]; absent: def, or an error when def < lo. */
 static hy_status get_int(const cfg *c, const char *key, int64_t lo, int64_t hi, int64_t def,
                          int32_t *out)
@@ -128,8 +148,9 @@ static hy_status scaling_kind(json_t *s, hy_rope_scaling *out)
 }
 
 /* s: the scaling object, or NULL for none. */
-static hy_status read_scaling(const cfg *c, json_t *s, int32_t context, hy_rope_params *r)
+static hy_status read_scaling(const cfg *c, json_t *s, const hy_hparams *hp, hy_rope_params *r)
 {
+    const int32_t context = hp->context;
     if (s == NULL)
         return HY_OK;
     if (!json_is_object(s))
@@ -137,7 +158,8 @@ static hy_status read_scaling(const cfg *c, json_t *s, int32_t context, hy_rope_
     HY_TRY(scaling_kind(s, &r->scaling));
     HY_TRY(num_of(s, "rope_theta", 1.0, 1e15, r->base, &r->base));
     double outer = 0.0;
-    HY_TRY(get_num(c, "original_max_position_embeddings", 1, HY_MAX_CONTEXT, 0, &outer));
+    HY_TRY(get_num(c, "original_max_position_embeddings", 1, HY_MAX_CONTEXT,
+                   defaults_of(hp->arch)->original, &outer));
     HY_TRY(num_of(s, "original_max_position_embeddings", 1, HY_MAX_CONTEXT, outer, &r->original));
     double ratio = r->original > 0 ? context / r->original : 0.0;
     HY_TRY(num_of(s, "factor", 1.0, 1e6, 0.0, &r->factor));
@@ -178,8 +200,8 @@ static hy_status read_rope(const cfg *c, hy_hparams *hp)
     }
     if (s == NULL)
         s = get(c, "rope_scaling");
-    HY_TRY(read_scaling(c, s, hp->context, &hp->rope));
-    HY_TRY(read_scaling(c, local, hp->context, &hp->rope_local));
+    HY_TRY(read_scaling(c, s, hp, &hp->rope));
+    HY_TRY(read_scaling(c, local, hp, &hp->rope_local));
     double part = 1.0;
     HY_TRY(get_num(c, "partial_rotary_factor", 0.01, 1.0, 1.0, &part));
     HY_TRY(num_of(s, "partial_rotary_factor", 0.01, 1.0, part, &part));
@@ -218,7 +240,10 @@ static hy_status read_windows(const cfg *c, hy_hparams *hp)
     bool gemma = strncmp(hp->arch, "gemma3", 6) == 0, use = true;
     bool qwen = strncmp(hp->arch, "qwen", 4) == 0;
     int32_t pattern = 0, from = 0;
-    HY_TRY(get_int(c, "sliding_window", 0, HY_MAX_CONTEXT, gemma ? 4096 : 0, &hp->window));
+    /* null means that none slides */
+    bool said = json_object_get(c->j, "sliding_window") != NULL;
+    HY_TRY(get_int(c, "sliding_window", 0, HY_MAX_CONTEXT, said ? 0 : defaults_of(hp->arch)->window,
+                   &hp->window));
     HY_TRY(get_bool(c, "use_sliding_window", !qwen, &use));
     if (!use || strcmp(hp->arch, "llama") == 0)
         hp->window = 0;
@@ -248,25 +273,29 @@ static hy_status read_windows(const cfg *c, hy_hparams *hp)
 static hy_status read_sizes(const cfg *c, hy_hparams *hp)
 {
     bool gemma = strncmp(hp->arch, "gemma3", 6) == 0; /* its configurations leave defaults out */
+    const defaults *d = defaults_of(hp->arch);
     HY_TRY(get_int(c, "num_hidden_layers", 1, HY_MAX_LAYERS, 0, &hp->n_layers));
     HY_TRY(get_int(c, "hidden_size", 1, HY_MAX_DIM, 0, &hp->dim));
     HY_TRY(get_int(c, "intermediate_size", 1, HY_MAX_DIM, 0, &hp->ffn));
     HY_TRY(get_int(c, "num_attention_heads", 1, HY_MAX_HEADS, gemma ? 8 : 0, &hp->heads));
     HY_TRY(
         get_int(c, "num_key_value_heads", 1, HY_MAX_HEADS, gemma ? 4 : hp->heads, &hp->kv_heads));
-    HY_TRY(
-        get_int(c, "head_dim", 1, HY_MAX_HEAD_DIM, gemma ? 256 : hp->dim / hp->heads, &hp->k_dim));
+    if (hp->dim < hp->heads && d->head_dim == 0 && get(c, "head_dim") == NULL)
+        return hy_fail(HY_E_FORMAT,
+                       "config.json: \"hidden_size\" %d is less than \"num_attention_heads\" %d",
+                       hp->dim, hp->heads);
+    HY_TRY(get_int(c, "head_dim", 1, HY_MAX_HEAD_DIM,
+                   d->head_dim != 0 ? d->head_dim : hp->dim / hp->heads, &hp->k_dim));
     hp->v_dim = hp->k_dim;
     HY_TRY(get_int(c, "vocab_size", 1, HY_MAX_VOCAB, gemma ? 262208 : 0, &hp->vocab));
-    return get_int(c, "max_position_embeddings", 1, HY_MAX_CONTEXT, gemma ? 131072 : 2048,
-                   &hp->context);
+    return get_int(c, "max_position_embeddings", 1, HY_MAX_CONTEXT, d->context, &hp->context);
 }
 
 static hy_status read_rest(const cfg *c, hy_hparams *hp)
 {
     bool gemma = strncmp(hp->arch, "gemma3", 6) == 0, b = false;
     double v = 0.0;
-    HY_TRY(get_num(c, "rms_norm_eps", 0.0, 1.0, 1e-6, &v));
+    HY_TRY(get_num(c, "rms_norm_eps", 0.0, 1.0, defaults_of(hp->arch)->eps, &v));
     hp->eps = (float)v;
     HY_TRY(get_bool(c, "tie_word_embeddings", gemma, &b));
     hp->tied = b ? 1 : 0;
@@ -280,6 +309,10 @@ static hy_status read_rest(const cfg *c, hy_hparams *hp)
     hp->attn_softcap = (float)v;
     HY_TRY(get_num(c, "final_logit_softcapping", 0.0, 1e6, 0.0, &v));
     hp->final_softcap = (float)v;
+    HY_TRY(get_bool(c, "use_bidirectional_attention", false, &b));
+    if (b)
+        return hy_fail(HY_E_UNSUPPORTED, "config.json: \"use_bidirectional_attention\" is not "
+                                         "supported: such a model does not generate text");
     HY_TRY(get_int(c, "num_local_experts", 0, 1 << 20, 0, &hp->experts));
     if (hp->experts == 0)
         HY_TRY(get_int(c, "num_experts", 0, 1 << 20, 0, &hp->experts));
@@ -318,6 +351,8 @@ hy_status hy_hparams_from_hf(const char *text, size_t len, hy_hparams *hp)
         c.j = inner;
     hy_status st = json_is_object(root) ? read_all(&c, hp)
                                         : hy_fail(HY_E_FORMAT, "config.json is not an object");
+    if (st >= 0 && inner != NULL && !json_is_null(inner) && c.j == root)
+        st = hy_fail(HY_E_FORMAT, "config.json: \"text_config\" is not an object");
     /* an unknown family is named before its missing keys are */
     if (st >= 0)
         st = hy_family_check(hp->arch, true);

@@ -387,12 +387,30 @@ typedef struct configs {
     json_t *tokenizer, *generation, *model, *chat;
 } configs;
 
+/* Ids of the wrong type would go unnoticed, and texts would not end. */
+static hy_status check_ids(const json_t *config, const char *file)
+{
+    static const char *const keys[] = {"bos_token_id", "eos_token_id"};
+    for (size_t i = 0; i < HY_COUNTOF(keys); i++) {
+        const json_t *v = json_object_get(config, keys[i]);
+        bool ok = v == NULL || json_is_null(v) || json_is_integer(v) || json_is_array(v);
+        for (size_t k = 0; ok && k < json_array_size(v); k++)
+            ok = json_is_integer(json_array_get(v, k));
+        if (!ok)
+            return hy_fail(HY_E_FORMAT, "%s: \"%s\" must be a token id or a list of them", file,
+                           keys[i]);
+    }
+    return HY_OK;
+}
+
 static hy_status apply_configs(hy_tok *t, const char *folder, configs *c)
 {
     HY_TRY(read_json(folder, "tokenizer_config.json", &c->tokenizer));
     HY_TRY(read_json(folder, "generation_config.json", &c->generation));
     HY_TRY(read_json(folder, "config.json", &c->model));
     HY_TRY(read_json(folder, "chat_template.json", &c->chat));
+    HY_TRY(check_ids(c->generation, "generation_config.json"));
+    HY_TRY(check_ids(c->model, "config.json"));
     const json_t *const later[] = {c->generation, c->model};
     t->bos = token_of(t, c->tokenizer, "bos_token");
     t->eos = token_of(t, c->tokenizer, "eos_token");

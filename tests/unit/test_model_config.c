@@ -77,7 +77,9 @@ static void test_refused(void **state)
     refused("num_hidden_layers", "1025", HY_E_FORMAT, "num_hidden_layers");
     refused("num_attention_heads", "0", HY_E_FORMAT, "num_attention_heads");
     refused("num_key_value_heads", "3", HY_E_FORMAT, "evenly");
-    refused("num_attention_heads", "128", HY_E_FORMAT, "head_dim"); /* 64 / 128 = 0 */
+    refused("num_attention_heads", "128", HY_E_FORMAT, "less than"); /* 64 / 128 = 0 */
+    refused("text_config", "7", HY_E_FORMAT, "text_config");
+    refused("use_bidirectional_attention", "true", HY_E_UNSUPPORTED, "use_bidirectional");
     refused("head_dim", "7", HY_E_FORMAT, "rotated");
     refused("vocab_size", "99999999999", HY_E_FORMAT, "vocab_size");
     refused("rms_norm_eps", "[]", HY_E_FORMAT, "rms_norm_eps");
@@ -152,6 +154,49 @@ static void test_parameters(void **state)
     assert_true(hp.rope.base == 2e6 && hp.rope_local.base == 2e4);
     assert_int_equal(hp.sliding[0], 1);
     assert_int_equal(hp.sliding[1], 0);
+}
+
+/* What is left out means what each family's own configuration class says (transformers 5.24). */
+static void test_left_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type, *more;
+        int32_t context, k_dim, window;
+        double eps, original;
+    } cases[] = {
+        {"llama", "", 2048, 8, 0, 1e-6, 0},
+        {"mistral", "", 131072, 8, 4096, 1e-6, 0},
+        {"mistral", ",\"sliding_window\":null", 131072, 8, 0, 1e-6, 0},
+        {"qwen2", "", 32768, 8, 0, 1e-6, 0},
+        {"qwen2", ",\"use_sliding_window\":true,\"max_window_layers\":0", 32768, 8, 4096, 1e-6, 0},
+        {"qwen3", "", 32768, 128, 0, 1e-6, 0},
+        {"phi3", "", 4096, 8, 0, 1e-5, 0},
+        {"phi3",
+         ",\"max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"longrope\","
+         "\"short_factor\":[1,1,1,1],\"long_factor\":[2,2,2,2]}",
+         8192, 8, 0, 1e-5, 4096},
+        {"gemma3_text", "", 131072, 256, 4096, 1e-6, 0},
+        {"gemma3_text", ",\"sliding_window\":null", 131072, 256, 0, 1e-6, 0},
+    };
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        char text[512];
+        int n = snprintf(text, sizeof(text),
+                         "{\"model_type\":\"%s\",\"hidden_size\":64,\"intermediate_size\":96,"
+                         "\"num_hidden_layers\":1,\"num_attention_heads\":8,"
+                         "\"num_key_value_heads\":2,\"vocab_size\":512%s}",
+                         cases[i].type, cases[i].more);
+        if (hy_hparams_from_hf(text, (size_t)n, &hp) < 0)
+            fail_msg("%s: %s", text, hy_fail_text());
+        assert_int_equal(hp.context, cases[i].context);
+        assert_int_equal(hp.k_dim, cases[i].k_dim);
+        assert_int_equal(hp.window, cases[i].window);
+        assert_int_equal(hp.sliding[0], cases[i].window > 0);
+        assert_true(hp.eps == (float)cases[i].eps);
+        assert_true(hp.rope.original == cases[i].original);
+        if (cases[i].original > 0)
+            assert_true(hp.rope.factor == 2.0);
+    }
 }
 
 static void test_windows(void **state)
@@ -282,10 +327,11 @@ static void test_angles(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_nested),   cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_windows),  cmocka_unit_test(test_rope_scalings),
-        cmocka_unit_test(test_longrope), cmocka_unit_test(test_angles),
+        cmocka_unit_test(test_base),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_nested),        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_left_out),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_rope_scalings), cmocka_unit_test(test_longrope),
+        cmocka_unit_test(test_angles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

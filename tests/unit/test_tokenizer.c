@@ -421,6 +421,15 @@ static void test_folder(void **state)
     assert_int_equal(hy_tok_from_folder(dir, &t), HY_OK);
     assert_string_equal(hy_tok_chat_template(t), "from the file");
     hy_tok_destroy(t);
+    static const char *const wrong[] = {"\"5\"", "{}", "1.5", "true", "[5,\"</s>\"]", "[[5]]"};
+    for (size_t i = 0; i < HY_COUNTOF(wrong) * 2; i++) {
+        char text[64];
+        const char *key = i % 2 == 0 ? "eos_token_id" : "bos_token_id";
+        snprintf(text, sizeof(text), "{\"%s\":%s}", key, wrong[i / 2]);
+        put(dir, "generation_config.json", text);
+        assert_int_equal(hy_tok_from_folder(dir, &t), HY_E_FORMAT);
+        assert_non_null(strstr(hy_fail_text(), key));
+    }
     put(dir, "generation_config.json", "{\"eos_token_id\":");
     assert_int_equal(hy_tok_from_folder(dir, &t), HY_E_FORMAT);
     assert_non_null(strstr(hy_fail_text(), "generation_config.json"));
