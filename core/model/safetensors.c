@@ -108,11 +108,38 @@ static hy_status read_tensor(const char *key, json_t *v, const uint8_t *data, si
     return HY_OK;
 }
 
+static int cmp_place(const void *a, const void *b)
+{
+    const hy_st_tensor *x = *(hy_st_tensor *const *)a, *y = *(hy_st_tensor *const *)b;
+    uintptr_t p = (uintptr_t)x->data, q = (uintptr_t)y->data;
+    return p != q ? (p > q) - (p < q) : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* No byte belongs to two tensors. The format forbids holes, too; they do no harm. */
+static hy_status check_places(hy_st_tensor *t, size_t n)
+{
+    hy_st_tensor **by = malloc((n + 1) * sizeof(hy_st_tensor *));
+    if (by == NULL)
+        return hy_fail(HY_E_NOMEM, "no memory for a table of %zu tensors", n);
+    for (size_t i = 0; i < n; i++)
+        by[i] = &t[i];
+    qsort(by, n, sizeof(hy_st_tensor *), cmp_place);
+    hy_status st = HY_OK;
+    for (size_t i = 1; i < n && st == HY_OK; i++) {
+        char a[96], b[96];
+        if ((const uint8_t *)by[i]->data < (const uint8_t *)by[i - 1]->data + by[i - 1]->bytes)
+            st = hy_fail(HY_E_FORMAT, "tensors %s and %s have bytes in common",
+                         shown(by[i - 1]->name, a), shown(by[i]->name, b));
+    }
+    free(by);
+    return st;
+}
+
 static hy_status add_header(hy_safetensors *s, json_t *root, const uint8_t *data, size_t len)
 {
     const char *key;
     json_t *v;
-    size_t more = json_object_size(root);
+    size_t more = json_object_size(root), first = s->n;
     if (more > TENSORS_MAX || s->n + more > TENSORS_MAX)
         return hy_fail(HY_E_LIMIT, "more than %d tensors", TENSORS_MAX);
     hy_st_tensor *t = realloc(s->t, (s->n + more + 1) * sizeof(*t));
@@ -133,7 +160,7 @@ static hy_status add_header(hy_safetensors *s, json_t *root, const uint8_t *data
             return hy_fail(HY_E_NOMEM, "no memory for tensor names");
         s->n++;
     }
-    return HY_OK;
+    return check_places(s->t + first, s->n - first);
 }
 
 static hy_status add_bytes(hy_safetensors *s, const uint8_t *p, size_t len)

@@ -32,6 +32,8 @@ static hy_status read_all(const json_t *doc, const char *file, hy_sampling *s)
     HY_TRY(number(doc, file, "top_p", 1e-6, 1, &top_p));
     HY_TRY(number(doc, file, "min_p", 0, 1, &min_p));
     HY_TRY(number(doc, file, "top_k", -1, INT32_MAX, &top_k));
+    if (top_k != (double)(int32_t)top_k)
+        return hy_fail(HY_E_FORMAT, "%s: top_k must be a whole number", file);
     HY_TRY(number(doc, file, "repetition_penalty", 1e-6, 100, &penalty));
     s->temperature = (float)temperature;
     s->top_p = (float)top_p;

@@ -360,6 +360,8 @@ static hy_status template_of(hy_tok *t, const json_t *config)
         if (strcmp(str(e, "name"), "default") == 0)
             v = json_object_get(e, "template");
     }
+    if (v != NULL && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
+        return hy_fail(HY_E_FORMAT, "\"chat_template\" must be a text or a list of named ones");
     if (!json_is_string(v) || t->chat_template != NULL)
         return HY_OK;
     t->chat_template = strndup(json_string_value(v), json_string_length(v));

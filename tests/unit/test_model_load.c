@@ -8,6 +8,7 @@
 #include "core/base/buf.h"
 #include "core/base/file.h"
 #include "core/model/gguf.h"
+#include "core/model/safetensors.h"
 #include "tests/golden/lm.h"
 #include "tests/golden/togguf.h"
 #include "tests/unit/cm.h"
@@ -110,6 +111,38 @@ static void test_broken_tensors(void **state)
            HY_E_UNSUPPORTED, "I16");
     broken("\"data_offsets\":[0,", "\"data_offsets\":[9,", HY_E_FORMAT, "shape and type");
     broken("\"data_offsets\":[0,", "\"data_offsets\":[x,", HY_E_FORMAT, "header");
+}
+
+/* No byte may belong to two tensors; empty tensors have none, holes are let pass. */
+static void test_places(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *b, *c;
+        size_t len;
+        const char *words; /* NULL: fine */
+    } cases[] = {
+        {"[8,12]", "[12,12]", 12, NULL},  {"[8,12]", "[8,8]", 12, NULL},
+        {"[8,12]", "[0,0]", 12, NULL},    {"[12,16]", "[8,8]", 20, NULL},
+        {"[4,8]", "[8,8]", 8, "b"},       {"[0,4]", "[8,8]", 8, "bytes in common"},
+        {"[7,11]", "[8,8]", 12, "a and"}, {"[8,12]", "[4,4]", 12, "tensors a and c"},
+    };
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        char file[512] = {0};
+        int n = snprintf(file + 8, sizeof(file) - 8,
+                         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":%s},"
+                         "\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":%s}}",
+                         cases[i].b, cases[i].c);
+        file[0] = (char)(n & 255);
+        file[1] = (char)(n >> 8);
+        hy_safetensors *st = NULL;
+        hy_status got = hy_safetensors_open_mem(file, 8 + (size_t)n + cases[i].len, &st);
+        if (got != (cases[i].words != NULL ? HY_E_FORMAT : HY_OK) ||
+            (got < 0 && strstr(hy_fail_text(), cases[i].words) == NULL))
+            fail_msg("case %zu: %s \"%s\"", i, hy_status_name(got), got < 0 ? hy_fail_text() : "");
+        hy_safetensors_close(st);
+    }
 }
 
 static void test_truncated_folder(void **state)
@@ -437,6 +470,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_broken_tensors, setup, teardown),
+        cmocka_unit_test(test_places),
         cmocka_unit_test_setup_teardown(test_truncated_folder, setup, teardown),
         cmocka_unit_test_setup_teardown(test_truncated_gguf, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unaligned, setup, teardown),

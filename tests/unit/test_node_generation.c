@@ -69,6 +69,7 @@ static void test_wrong(void **state)
         {"{\"temperature\":\"hot\"}", "temperature"},
         {"{\"top_p\":7}", "top_p"},
         {"{\"top_k\":1e30}", "top_k"},
+        {"{\"top_k\":1.5}", "top_k"},
         {"{\"repetition_penalty\":0}", "repetition"},
         {"{", "generation_config.json"},
         {"[]", "generation_config.json"},

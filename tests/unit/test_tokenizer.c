@@ -417,6 +417,10 @@ static void test_folder(void **state)
     assert_int_equal(n, 2); /* 5 and 0: ids outside of the vocabulary are none */
     assert_int_equal(eogs[0], 5);
     hy_tok_destroy(t);
+    put(dir, "tokenizer_config.json", "{\"chat_template\":5}");
+    assert_int_equal(hy_tok_from_folder(dir, &t), HY_E_FORMAT);
+    assert_non_null(strstr(hy_fail_text(), "chat_template"));
+    put(dir, "tokenizer_config.json", "{\"chat_template\":\"yes\"}");
     put(dir, "chat_template.jinja", "from the file");
     assert_int_equal(hy_tok_from_folder(dir, &t), HY_OK);
     assert_string_equal(hy_tok_chat_template(t), "from the file");
