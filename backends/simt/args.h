@@ -33,7 +33,7 @@ enum {
 };
 
 #define KA_MV_ROWS 8 /* rows of x that the matrix-vector kernels take at once */
-#define KA_MV_OUTS 4 /* and outputs of a team, where that leaves enough blocks */
+#define KA_MV_OUTS 4 /* and outputs of a team, with more than one row */
 #define KA_TILE_M  32
 #define KA_TILE_N  64
 #define KA_SEG     256 /* positions of an attention split, at absolute multiples */

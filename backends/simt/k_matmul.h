@@ -525,7 +525,7 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
     k_tile_write(a, &rs, &acc, tr, col0 + tc);
 }
 
-/* One row; up to eight; up to eight for four outputs, which share what is loaded of x. Each with
+/* One row (mv1), or up to eight for four outputs, which share what is loaded of x (mv32). Each with
  * enough loads under way to fill the memory's pipe (docs/PERFORMANCE.md). */
 #define K_MV_KERNEL(kernel, fn, T, rows, outs, deep)                                               \
     HY_KERNEL(kernel, SIMT_BLOCK, ka_matmul, a)                                                    \
@@ -540,14 +540,12 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
     }
 #define K_MATMUL_FLOAT(name, T)                                                                    \
     K_MV_KERNEL(k_mv1_f_##name, k_mv_float, T, 1, 1, 8)                                            \
-    K_MV_KERNEL(k_mv8_f_##name, k_mv_float, T, KA_MV_ROWS, 1, 4)                                   \
-    K_MV_KERNEL(k_mv32_f_##name, k_mv_float, T, KA_MV_ROWS, KA_MV_OUTS, 2)                         \
+    K_MV_KERNEL(k_mv32_f_##name, k_mv_float, T, KA_MV_ROWS, KA_MV_OUTS, 4)                         \
     K_TILE_KERNEL(k_mm_f_##name, k_mm_f, T)
 #define K_MATMUL_QUANT(name, T)                                                                    \
     K_MV_KERNEL(k_mv8_f_##name, k_mv_quant, T, KA_MV_ROWS, 1, 1)                                   \
     K_TILE_KERNEL(k_mm_f_##name, k_mm_f, T)                                                        \
     K_MV_KERNEL(k_mv1_i_##name, k_mv_int8, T, 1, 1, 4)                                             \
-    K_MV_KERNEL(k_mv8_i_##name, k_mv_int8, T, KA_MV_ROWS, 1, 2)                                    \
     K_MV_KERNEL(k_mv32_i_##name, k_mv_int8, T, KA_MV_ROWS, KA_MV_OUTS, 1)                          \
     K_TILE_KERNEL(k_mm_i_##name, k_mm_i, T)
 K_EACH_FLOAT(K_MATMUL_FLOAT)

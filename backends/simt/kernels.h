@@ -18,13 +18,11 @@
     X(pre##_q3_k) X(pre##_q4_k) X(pre##_q5_k) X(pre##_q6_k) X(pre##_iq4_nl)
 #define SIMT_EACH_KERNEL(X)                                                                        \
     SIMT_EACH_FLOAT(X, k_mv1_f)                                                                    \
-    SIMT_EACH_FLOAT(X, k_mv8_f)                                                                    \
     SIMT_EACH_FLOAT(X, k_mv32_f)                                                                   \
     SIMT_EACH_QUANT(X, k_mv8_f)                                                                    \
     SIMT_EACH_FLOAT(X, k_mm_f)                                                                     \
     SIMT_EACH_QUANT(X, k_mm_f)                                                                     \
     SIMT_EACH_QUANT(X, k_mv1_i)                                                                    \
-    SIMT_EACH_QUANT(X, k_mv8_i)                                                                    \
     SIMT_EACH_QUANT(X, k_mv32_i)                                                                   \
     SIMT_EACH_QUANT(X, k_mm_i)                                                                     \
     X(k_mma_f16)                                                                                   \

@@ -116,13 +116,9 @@ typedef struct choice {
     int first, wide;
 } choice;
 
-static choice choose(const hy_queue *q, const ka_matmul *k, simt_shape s, uint32_t blocks,
-                     bool quant)
+static choice choose(const ka_matmul *k, simt_shape s, bool quant)
 {
     const bool int8 = k->qx != NULL;
-    const int64_t many = 2 * (int64_t)simt_base_of(q->dev)->units;
-    const bool share = s == SIMT_VECTORS && (int8 || !quant) &&
-                       (int64_t)blocks * simt_ceil_div(k->n, SIMT_TEAMS * KA_MV_OUTS) >= many;
     if (s == SIMT_MMA_TILE)
         return (choice){quant ? SIMT_k_mma_q4_0 : SIMT_k_mma_f16 - 1, KA_MMA_N}; /* no f32 */
     if (s == SIMT_TILE)
@@ -130,13 +126,11 @@ static choice choose(const hy_queue *q, const ka_matmul *k, simt_shape s, uint32
                         : quant ? SIMT_k_mm_f_q4_0
                                 : SIMT_k_mm_f_f32,
                         KA_TILE_N};
-    if (share)
-        return (choice){int8 ? SIMT_k_mv32_i_q4_0 : SIMT_k_mv32_f_f32, SIMT_TEAMS * KA_MV_OUTS};
     if (quant && !int8)
         return (choice){SIMT_k_mv8_f_q4_0, SIMT_TEAMS};
     if (s == SIMT_VECTOR)
         return (choice){int8 ? SIMT_k_mv1_i_q4_0 : SIMT_k_mv1_f_f32, SIMT_TEAMS};
-    return (choice){int8 ? SIMT_k_mv8_i_q4_0 : SIMT_k_mv8_f_f32, SIMT_TEAMS};
+    return (choice){int8 ? SIMT_k_mv32_i_q4_0 : SIMT_k_mv32_f_f32, SIMT_TEAMS * KA_MV_OUTS};
 }
 
 hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t blocks,
@@ -147,7 +141,7 @@ hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t 
     k->n = (int32_t)w->n;
     k->k = (int32_t)w->k;
     k->vec = aligned_rows(k->x, k->ldx);
-    const choice c = choose(q, k, s, blocks, hy_quant_get((int)w->type) != NULL);
+    const choice c = choose(k, s, hy_quant_get((int)w->type) != NULL);
     return simt_drv(q)->launch(q, (simt_kernel)(c.first + type_index(w->type)),
                                simt_ceil_div(k->n, c.wide), blocks, 1, k, sizeof(*k));
 }

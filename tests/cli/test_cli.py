@@ -120,6 +120,7 @@ class Cli(unittest.TestCase):
             self.fails(("drift", "cpu", "cpu:1", model), 1, "devices 0 to 0")
             self.fails(("drift", "cpu", "cpu", model, "-n", "1"), 1, "--tokens")
             self.fails(("drift", "cpu", "cpu", model, "--random", "100000"), 1, "vocabulary of 512")
+            self.fails(("drift", "cpu", "cpu", model, "--chunk", "1.5"), 1, "--chunk", "from 1 to 4096", "'1.5'")
         p = halyard("bench", "device", "--mib", "1", "--dim", "64", "--rows", "4", "--ms", "2", "-t", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
         lines = [json.loads(x) for x in p.stdout.splitlines()]
@@ -127,6 +128,13 @@ class Cli(unittest.TestCase):
         for x in lines[1:]:
             self.assertGreater(min(v for k, v in x.items() if k in ("gb_s", "us", "weight_gb_s", "tflop_s")), 0, x)
         self.fails(("bench", "device", "--type", "q4_0"), 1, "bf16, f16")
+        # numbers are read whole, within their range, and named with both
+        for cmd in (("bench", "device", "--rows", "many"), ("bench", "device", "--ms", "0"), ("bench", "device", "--mib", "1k"),
+                    ("bench", "x", "--streams", "0"), ("bench", "x", "--prompt", "-1"),
+                    ("bench", "x", "--reps", "99999999999999999999")):
+            self.fails(cmd, 1, cmd[-2], "from", f"'{cmd[-1]}'")
+        for cmd in (("bench", "device", "x"), ("bench", "a", "b"), ("drift", "cpu", "cpu", "a", "b")):
+            self.fails(cmd, 2, f"'{cmd[-1]}' is one argument too many", "Usage")
 
     def test_used_wrongly(self):
         self.fails((), 2, "Usage")

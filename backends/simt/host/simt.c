@@ -313,19 +313,10 @@ static bool yes(const hy_dev_opts *o, const char *key)
                          strcmp(v, "on") == 0);
 }
 
-static bool has_fma(void)
-{
-#if defined(SIMT_HAVE_AVX2)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return false;
-#endif
-}
-
 static const simt_entry *table_of(bool check)
 {
 #if defined(SIMT_HAVE_AVX2)
-    if (has_fma())
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return check ? simt_table_check : simt_table_fast;
 #endif
     (void)check;
