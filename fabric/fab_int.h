@@ -243,7 +243,8 @@ struct hy_fab {
         char provider[48];
         const fab_dp_ops *dp;
         void *rail;
-        int node; /* NUMA node of its card, -1: not known */
+        int node;  /* NUMA node of its card, -1: not known */
+        bool pins; /* memory is pinned when it is registered */
     } rail[HY_FAB_RAILS_MAX];
     void *own_rail;
     struct {

@@ -7,6 +7,9 @@
  */
 #include "fabric/fab_int.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 hy_fab_mr *hy_fab__mr_find(hy_fab *f, uint64_t id)
 {
     hy_fab_mr *mr = f->mrs;
@@ -51,12 +54,31 @@ static hy_status reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **o
     return HY_OK;
 }
 
+/* Most of the time that pinning takes is the kernel finding and clearing pages. It can do that
+ * without the lock, so that links live on meanwhile. Where it cannot (before Linux 5.14), or there
+ * is no memory, the registration itself does it and says so. */
+static void populate(const hy_fab *f, const hy_span *s)
+{
+    bool pins = false;
+    for (int i = 0; i < f->n_rails; i++)
+        pins |= f->rail[i].pins;
+    if (!pins || s->mem == HY_MEM_DEVICE)
+        return;
+#ifdef MADV_POPULATE_WRITE
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    char *from = (char *)s->addr - ((uintptr_t)s->addr & (page - 1));
+    (void)madvise(from, (size_t)((char *)s->addr + s->len - from),
+                  s->mem == HY_MEM_FILE ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+#endif
+}
+
 hy_status hy_fab_reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **out)
 {
     if (s == NULL || s->addr == NULL || s->len == 0)
         return hy_fail(HY_E_INVAL, "register memory: empty span");
     if (s->mem == HY_MEM_FILE && (access & HY_FAB_REMOTE_WRITE) != 0)
         return hy_fail(HY_E_DENIED, "register memory: a read-only file mapping takes no writes");
+    populate(f, s);
     hy_fab__lock(f);
     hy_status st = reg(f, s, access, out);
     hy_fab__unlock(f);

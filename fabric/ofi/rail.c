@@ -95,6 +95,7 @@ static hy_status open_domain(ofi_rail *r, const char *real, const char *host)
     r->local = (mode & FI_MR_LOCAL) != 0;
     r->virt_addr = (mode & FI_MR_VIRT_ADDR) != 0;
     r->prov_key = (mode & FI_MR_PROV_KEY) != 0;
+    r->f->rail[r->rail].pins = (mode & FI_MR_ALLOCATED) != 0;
     size_t key = r->info->domain_attr->mr_key_size;
     if (key > 8)
         return hy_fail(HY_E_UNSUPPORTED, "%s has keys of %zu bytes", real, key);
