@@ -18,7 +18,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from proxy import Proxy, Stop  # noqa: E402
-from tiny import Cluster, free_ports, kit  # noqa: E402
+from tiny import Cluster, free_ports, kit, stop_process  # noqa: E402
 
 FULL = os.environ.get("HY_FULL") == "1"
 RECOVERS = 15  # s (FAULTS.md: what was seen)
@@ -218,7 +218,7 @@ class Faults(unittest.TestCase):
     def test_client_gone_between_the_nodes(self):
         """Prefill is done, decode (stopped) has not answered: the router gives the lease back."""
         pid = self.c.up.pids()["d0"]
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
         try:
             s = kit.connect(self.c.router)
             s.sendall(kit.make("POST", "/v1/completions", {"model": "tiny", "prompt": self.prompt(), "max_tokens": 4}))

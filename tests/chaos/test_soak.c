@@ -178,7 +178,7 @@ static void one_world_for_all(void **state)
     print_totals("one world", &t);
     print_message("heap: %zu bytes in %zu blocks after %d requests, %zu in %zu after %d\n",
                   warm.bytes, warm.blocks, WARM_UP, now.bytes, now.blocks, t.requests);
-    assert_true(t.aborted > requests / 25 && t.partitions > requests / 500);
+    assert_true(t.aborted > requests / 50 && t.partitions > requests / 500);
     pdw_end(w);
 }
 

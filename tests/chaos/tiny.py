@@ -4,6 +4,7 @@ llama of tests/golden/tiny with a tokenizer of bytes. A proxy can stand in the f
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -39,6 +40,16 @@ def make_model(folder):
                    "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                              "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
                              "vocab": vocab, "merges": []}}, f)
+
+
+def stop_process(pid):
+    """SIGSTOP, and the moment until each of its threads has heard of it."""
+    os.kill(pid, signal.SIGSTOP)
+    states = {}
+    while set(states.values()) != {"T"}:
+        for t in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{t}/stat") as f:
+                states[t] = f.read().rsplit(")", 1)[1].split()[0]
 
 
 def free_ports(n, lo=None):
