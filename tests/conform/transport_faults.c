@@ -93,8 +93,10 @@ int faults_far(const tr_impl *im, const char *addr, int out)
     tr_fill(mem, BIG, 42);
     alarm((unsigned)tr_slow() * 60);
     if (hy_fab_open(&o, &f) < 0 ||
-        hy_fab_reg(f, &s, HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE, &mr) < 0)
+        hy_fab_reg(f, &s, HY_FAB_REMOTE_READ | HY_FAB_REMOTE_WRITE, &mr) < 0) {
+        fprintf(stderr, "far at %s: %s\n", addr, hy_fail_text());
         _exit(3);
+    }
     hy_fab_info_get(f, &info);
     if (write(out, info.rail[0].addr, sizeof(info.rail[0].addr)) < 0)
         _exit(4);
