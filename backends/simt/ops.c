@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Ops over kernels: matmul, norms and elementwise ops. The cache's ops are in ops_kv.c, weights in
- * weights.c.
+ * ops_weight.c.
  *
  * Thread: a queue's owner.  Owner: none.
  */

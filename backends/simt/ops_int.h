@@ -45,7 +45,7 @@ static inline const simt_weight *simt_weight_of(const hy_weight *w)
     return (const simt_weight *)(const void *)w;
 }
 
-/* ---- weights.c ---- */
+/* ---- ops_weight.c ---- */
 bool simt_weight_type_ok(int t);
 hy_status simt_prepare_weight(hy_dev *d, const hy_weight_src *src, hy_weight **out);
 void simt_weight_free(hy_dev *d, hy_weight *w);
