@@ -97,7 +97,7 @@ def connect(port, rcvbuf=None):
     s = socket.socket()
     if rcvbuf:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-    s.settimeout(20)
+    s.settimeout(60)  # a busy machine
     s.connect(("127.0.0.1", port))
     return s
 
