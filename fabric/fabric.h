@@ -40,6 +40,9 @@ typedef struct hy_fab_mr hy_fab_mr;
 typedef uint64_t hy_fab_peer; /* a node in one epoch; 0 names nobody */
 struct hy_loop_net;           /* fabric/loop/loop.h */
 
+/* The default of [fabric] providers. */
+#define HY_FAB_PROVIDERS "verbs,efa,tcp,own"
+
 typedef enum hy_fab_pull {                    /* how reads are done */
                            HY_FAB_PULL_AUTO,  /* what is faster on the provider */
                            HY_FAB_PULL_WRITE, /* ask the owner to write: for software providers */

@@ -6,6 +6,8 @@
  */
 #include "fabric/keys.h"
 
+#include "fabric/fabric.h"
+
 #define TIME(k, def, min, max, help)                                                               \
     {                                                                                              \
         "fabric", k, HY_CONF_DURATION, def, min, max, NULL, help                                   \
@@ -18,7 +20,7 @@
 const hy_conf_key hy_fab_keys[] = {
     {"fabric", "listen", HY_CONF_LIST, "127.0.0.1:18500", NULL, NULL, NULL,
      "Addresses (host:port) of this node for other nodes, one per rail (at most 8)."},
-    {"fabric", "providers", HY_CONF_LIST, "verbs,efa,tcp,own", NULL, NULL, NULL,
+    {"fabric", "providers", HY_CONF_LIST, HY_FAB_PROVIDERS, NULL, NULL, NULL,
      "libfabric providers in order of preference; `tcp` is native TCP of any version, `shm` is for "
      "one host and never reports a death, `own` is framed TCP without libfabric. Falling back is "
      "logged as a warning."},

@@ -80,6 +80,8 @@ static hy_status choose(hy_fab *f, int rail)
     host_of(f->rail[rail].addr, host, sizeof(host));
     snprintf(list, sizeof(list), "%s", f->o.providers);
     bool first = true;
+    /* nobody asked for the default list's first names: no cause for alarm */
+    const bool asked = strcmp(f->o.providers, HY_FAB_PROVIDERS) != 0;
     for (char *name = strtok_r(list, ", ", &save); name != NULL;
          name = strtok_r(NULL, ", ", &save)) {
         const fab_dp_ops *dp = dp_of(f, name);
@@ -90,8 +92,9 @@ static hy_status choose(hy_fab *f, int rail)
             f->rail[rail].rail = r;
             if (f->rail[rail].provider[0] == 0)
                 snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", name);
-            hy_log(first ? HY_LOG_INFO : HY_LOG_WARN, "fabric", "%s: rail %d at %s: provider %s%s",
-                   f->node, rail, f->rail[rail].addr, f->rail[rail].provider,
+            hy_log(first || !asked ? HY_LOG_INFO : HY_LOG_WARN, "fabric",
+                   "%s: rail %d at %s: provider %s (as %s)%s", f->node, rail, f->rail[rail].addr,
+                   f->rail[rail].provider, name,
                    first ? "" : ", not the first of fabric.providers (reasons above)");
             return HY_OK;
         }

@@ -144,20 +144,23 @@ static const char *known_at(size_t i)
 
 static hy_status unknown(const char *name)
 {
-    const char *best = builtin[0]->name;
-    char list[256] = "";
+    const char *best = NULL;
+    char list[256] = "", near[64] = ".";
     size_t at = 0;
     for (size_t i = 0; known_at(i) != NULL; i++) {
-        if (distance(name, known_at(i)) < distance(name, best))
+        const size_t far = distance(name, known_at(i));
+        if (far <= strlen(name) / 2 && (best == NULL || far < distance(name, best)))
             best = known_at(i);
         int n = snprintf(list + at, sizeof(list) - at, " %s", known_at(i));
         at += n > 0 && (size_t)n < sizeof(list) - at ? (size_t)n : 0;
     }
-    return hy_fail(
-        HY_E_NOTFOUND,
-        "no backend \"%.40s\"; did you mean \"%s\"? Known here:%s (modules are files " PREFIX
-        "NAME.so beside the program or in HY_BACKEND_PATH)",
-        name, best, list);
+    if (best != NULL)
+        snprintf(near, sizeof(near), "; did you mean \"%.40s\"?", best);
+    return hy_fail(HY_E_NOTFOUND,
+                   "no backend \"%.40s\"%s Known here:%s. There is no file " PREFIX
+                   "%.40s.so beside the program or in HY_BACKEND_PATH (cuda and hip are built with "
+                   "-DHY_GPU=ON: docs/BACKENDS.md)",
+                   name, near, list, name);
 }
 
 static hy_status load(module *m)

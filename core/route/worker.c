@@ -75,13 +75,15 @@ static void set_state(hy_worker *w, hy_worker_state s, const char *why)
         snprintf(w->why, sizeof(w->why), "%s", why);
     if (w->state == s)
         return;
+    const bool met = w->state != HY_WORKER_UNKNOWN; /* else it may only be starting */
     w->state = s;
     w->since_ns = hy_route__now(w->r);
     hy_metric_set(w->up, s == HY_WORKER_UP);
     if (s == HY_WORKER_UP)
         hy_info("route", "%s (%s) is up at %s:%d", w->name, roles_of(w), w->host, w->port);
     else
-        hy_warn("route", "%s (%s) is down: %s", w->name, roles_of(w), why);
+        hy_log(met ? HY_LOG_WARN : HY_LOG_INFO, "route", "%s (%s) is %s: %s", w->name, roles_of(w),
+               met ? "down" : "not up yet", why);
 }
 
 void hy_route__worker_lost(hy_worker *w, const char *why)

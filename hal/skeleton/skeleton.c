@@ -2,7 +2,7 @@
  *
  * A backend to copy. It is a whole device whose memory is the host's, with one op (add); all other
  * slots stay NULL and supports() refuses them, so the conformance suite passes from the start and
- * stays green while ops are filled in. README.md beside says how to begin.
+ * stays green while ops are filled in. docs/PORTING.md says how to begin.
  *
  * Thread: device calls from any thread; a queue has one owner.
  * Owner: alloc'd memory is freed by free; queues and events by their destroy.

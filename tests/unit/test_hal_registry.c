@@ -55,6 +55,10 @@ static void test_unknown(void **state)
     assert_int_equal(open_named("../../etc/skeletn", 0, &d), HY_E_NOTFOUND);
     assert_int_equal(open_named("skeletn", 0, &d), HY_E_NOTFOUND);
     assert_non_null(strstr(hy_fail_text(), "did you mean \"skeleton\""));
+    /* a name near to nothing gets no guess, but where modules are looked for */
+    assert_int_equal(open_named("quda_x", 0, &d), HY_E_NOTFOUND);
+    assert_null(strstr(hy_fail_text(), "did you mean"));
+    assert_non_null(strstr(hy_fail_text(), "halyard-quda_x.so"));
     assert_int_equal(open_named("", 0, &d), HY_E_NOTFOUND);
     assert_int_equal(open_named("cpu", 1, &d), HY_E_NOTFOUND);
     assert_int_equal(open_named("cpu", -1, &d), HY_E_NOTFOUND);

@@ -8,6 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/node/device.h"
+#include "core/node/node.h"
 #include "fabric/keys.h"
 #include "tools/cli/models.h"
 
@@ -220,4 +221,20 @@ hy_status hy_cli_model_path(const hy_conf *conf, const char *model, char **out)
     return hy_fail(HY_E_NOTFOUND,
                    "no file, folder or fetched model '%s' (`halyard fetch` lists the names)",
                    model);
+}
+
+void hy_cli_log_node(const struct hy_node *node)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    hy_node_describe(node, &b);
+    char *save = NULL;
+    for (char *line = b.data != NULL ? strtok_r(b.data, "\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &save)) {
+        /* the address is said at every level: `halyard up` waits for it */
+        const bool address = strncmp(line, "serving ", 8) == 0;
+        hy_log(address && hy_log_level_get() < HY_LOG_INFO ? HY_LOG_ERROR : HY_LOG_INFO, "node",
+               "%s", line);
+    }
+    hy_buf_fini(&b);
 }

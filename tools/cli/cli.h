@@ -78,6 +78,10 @@ hy_status hy_cli_numbers(const hy_cli_number *list, size_t n);
 /* Print the recorded failure as "halyard NAME: text" and return HY_EXIT_FAIL. */
 int hy_cli_fail(const char *name);
 
+/* Log what a node has loaded (model, device, KV, address), a line each. */
+struct hy_node;
+void hy_cli_log_node(const struct hy_node *node);
+
 /* A configuration with every backend's keys. Exits the process when out of memory. */
 hy_conf *hy_cli_conf(void);
 /* MODEL as given (a file, a folder, or a fetched name) to a path. malloc'd. HY_E_NOTFOUND says

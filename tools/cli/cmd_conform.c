@@ -4,6 +4,8 @@
  *
  * Thread: main.  Owner: none.
  */
+#include "core/base/buf.h"
+#include "core/base/status.h"
 #include "core/node/device.h"
 #include "hal/conform.h"
 #include "tools/cli/cli.h"
@@ -53,6 +55,23 @@ static int table(hy_dev *dev)
     return st == HY_OK ? HY_EXIT_OK : hy_cli_fail("conform");
 }
 
+/* An unknown name would check nothing and pass. */
+static hy_status known_op(const char *name)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    bool found = name == NULL;
+    for (int op = 0; op < HY_OP_COUNT; op++) {
+        found = found || strcmp(name, hy_op_name((hy_op)op)) == 0;
+        hy_buf_printf(&b, " %s", hy_op_name((hy_op)op));
+    }
+    const hy_status st = found ? HY_OK
+                               : hy_fail(HY_E_INVAL, "no operation \"%.40s\"; there are:%s", name,
+                                         b.failed ? "" : hy_buf_str(&b));
+    hy_buf_fini(&b);
+    return st;
+}
+
 int hy_cmd_conform(int argc, char **argv)
 {
     const char *isa = "auto", *only = NULL;
@@ -93,7 +112,8 @@ int hy_cmd_conform(int argc, char **argv)
         const char *name = hy_conf_str(conf, "backend", "name");
         snprintf(spec, sizeof(spec), "%s:%s", name, isa);
         const hy_conform_opts co = {.only = only, .quick = quick};
-        if (hy_node_open_spec(conf, strcmp(isa, "auto") == 0 ? name : spec, &dev) < 0)
+        if (known_op(only) < 0 ||
+            hy_node_open_spec(conf, strcmp(isa, "auto") == 0 ? name : spec, &dev) < 0)
             rc = hy_cli_fail("conform");
         else
             rc = want_table ? table(dev) : conform(dev, &co, &r);

@@ -356,6 +356,7 @@ static int run(hy_conf *conf, const char *model, const run_args *a)
         free(path);
         return hy_cli_fail("run");
     }
+    hy_cli_log_node(s.node);
     catch_sigint(SA_RESTART);
     s.tok = hy_node_tok(s.node);
     s.messages = json_array();

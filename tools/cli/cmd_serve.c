@@ -59,17 +59,7 @@ static int serve(const hy_conf *conf, const char *path)
         close(fd);
         return hy_cli_fail("serve");
     }
-    hy_buf b;
-    hy_buf_init(&b);
-    hy_node_describe(node, &b);
-    for (char *save = NULL, *line = strtok_r(b.data, "\n", &save); line != NULL;
-         line = strtok_r(NULL, "\n", &save)) {
-        /* the address is said at every level: `halyard up` waits for it */
-        const bool address = strncmp(line, "serving ", 8) == 0;
-        hy_log(address && hy_log_level_get() < HY_LOG_INFO ? HY_LOG_ERROR : HY_LOG_INFO, "node",
-               "%s", line);
-    }
-    hy_buf_fini(&b);
+    hy_cli_log_node(node);
     int rc = wait_signal(fd, node, -1) == 1 ? HY_EXIT_OK : HY_EXIT_FAIL;
     if (rc == HY_EXIT_OK) {
         hy_info("node", "draining: running requests end, new ones are refused (again: stop now)");

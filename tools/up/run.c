@@ -62,7 +62,7 @@ static bool is_router(const up_child *c)
 
 static void show_table(up *u)
 {
-    size_t up_n = 0;
+    size_t up_n = 0, refused = 0;
     hy_buf b;
     hy_buf_init(&b);
     hy_up__table(u, &b);
@@ -71,6 +71,13 @@ static void show_table(up *u)
     u->table_shown = true;
     for (size_t i = 0; i < u->p->n; i++)
         up_n += u->kids[i].state == UP_RUNNING;
+    for (size_t i = 0; i < u->p->n; i++)
+        for (size_t k = 0; k < u->kids[i].n->n_links; k++)
+            refused += strcmp(u->kids[i].links[k].state, "refused") == 0;
+    if (refused > 0)
+        say("%s: warning: %zu link%s refused (see the table): requests between those nodes are "
+            "computed twice",
+            u->p->name, refused, refused > 1 ? "s are" : " is");
     if (up_n == u->p->n)
         say("%s: all %zu nodes are up after %.1f s; Ctrl-C stops them", u->p->name, up_n,
             seconds_since(u->t0_ns));
