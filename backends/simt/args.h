@@ -32,19 +32,20 @@ enum {
     KT_F8_E4M3FNUZ = 65,
 };
 
-#define KA_MV_ROWS 8 /* rows of x that the matrix-vector kernels take at once */
-#define KA_MV_OUTS 4 /* and outputs of a team, with more than one row */
-#define KA_TILE_M  32
-#define KA_TILE_N  64
-#define KA_SEG     256 /* positions of an attention split, at absolute multiples */
-#define KA_NQ      8   /* queries (rows times heads of one KV head) of an attention block */
-#define KA_KV_ROWS 16  /* of kv_write's tile */
-#define KA_KV_COLS 64
-#define KA_HEAD    512 /* greatest width of a head */
-#define KA_MMA_M   64  /* tile of the matrix units */
-#define KA_MMA_N   64
-#define KA_EXPERTS 512
-#define KA_GROUPS  32 /* of experts */
+#define KA_MV_ROWS   8 /* rows of x that the matrix-vector kernels take at once */
+#define KA_MV_OUTS   4 /* and outputs of a team, with more than one row */
+#define KA_MV_OUTS_I 2 /* of int8 kernels */
+#define KA_TILE_M    32
+#define KA_TILE_N    64
+#define KA_SEG       256 /* positions of an attention split, at absolute multiples */
+#define KA_NQ        8   /* queries (rows times heads of one KV head) of an attention block */
+#define KA_KV_ROWS   16  /* of kv_write's tile */
+#define KA_KV_COLS   64
+#define KA_HEAD      512 /* greatest width of a head */
+#define KA_MMA_M     64  /* tile of the matrix units */
+#define KA_MMA_N     64
+#define KA_EXPERTS   512
+#define KA_GROUPS    32 /* of experts */
 
 /* Quantised weights lie on the device by planes, so that neighbouring lanes load neighbouring
  * pieces: a row is chunks of 32 groups of 32 codes (the last: its groups, rounded up to 8), a chunk

@@ -285,20 +285,20 @@ HY_DEV void k_mv_int8(const int t, const k_mv v, const ka_matmul *a)
     HY_UNROLL
     for (int r = 0; r < KA_MV_ROWS; r++)
         xr[r] = k_row_x(&rs, r);
-    for (int g0 = HY_LANE; n0 < a->n && g0 < groups; g0 += SIMT_LANES * v.deep) {
-        k_half h[K_MV_DEEP][KA_MV_OUTS][2];
+    for (int g = HY_LANE; n0 < a->n && g < groups; g += SIMT_LANES) {
+        const k_half none = {{0u, 0u, 0u, 0u}, 0.0f, 0.0f};
+        k_half h0[KA_MV_OUTS], h1[KA_MV_OUTS];
         HY_UNROLL
-        for (int i = 0; i < K_MV_DEEP * KA_MV_OUTS; i++) { /* all of them under way */
-            const int u = i / KA_MV_OUTS, o = i % KA_MV_OUTS, g = g0 + SIMT_LANES * u;
-            if (u < v.deep && o < v.outs && g < groups) {
-                h[u][o][0] = k_load_half(t, w[o], groups, g, 0);
-                h[u][o][1] = k_load_half(t, w[o], groups, g, 1);
+        for (int o = 0; o < KA_MV_OUTS; o++) { /* all of them under way */
+            h0[o] = h1[o] = none;
+            if (o < v.outs) {
+                h0[o] = k_load_half(t, w[o], groups, g, 0);
+                h1[o] = k_load_half(t, w[o], groups, g, 1);
             }
         }
         HY_UNROLL
-        for (int i = 0; i < K_MV_DEEP * KA_MV_ROWS; i++) {
-            const int u = i / KA_MV_ROWS, r = i % KA_MV_ROWS, g = g0 + SIMT_LANES * u;
-            if (u >= v.deep || g >= groups || r >= v.rows || r >= rs.n)
+        for (int r = 0; r < KA_MV_ROWS; r++) {
+            if (r >= v.rows || r >= rs.n)
                 continue;
             const k_codes x =
                 k_load_codes(a->qx + (int64_t)xr[r] * groups * KA_QX_BYTES, groups, g);
@@ -307,14 +307,13 @@ HY_DEV void k_mv_int8(const int t, const k_mv v, const ka_matmul *a)
                 int32_t s0 = 0, s1 = 0;
                 if (o >= v.outs)
                     continue;
-                const k_half h0 = h[u][o][0], h1 = h[u][o][1];
                 HY_UNROLL
                 for (int j = 0; j < 4; j++) {
-                    s0 = hy_dp4a(h0.q[j], x.q[j], s0);
-                    s1 = hy_dp4a(h1.q[j], x.q[4 + j], s1);
+                    s0 = hy_dp4a(h0[o].q[j], x.q[j], s0);
+                    s1 = hy_dp4a(h1[o].q[j], x.q[4 + j], s1);
                 }
-                acc[o][r] = k_add_group(t, acc[o][r], s0, s1, h0.dw, h1.dw, h0.mw, h1.mw, x.d,
-                                        x.sum[0], x.sum[1]);
+                acc[o][r] = k_add_group(t, acc[o][r], s0, s1, h0[o].dw, h1[o].dw, h0[o].mw,
+                                        h1[o].mw, x.d, x.sum[0], x.sum[1]);
             }
         }
     }
@@ -525,8 +524,9 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
     k_tile_write(a, &rs, &acc, tr, col0 + tc);
 }
 
-/* One row (mv1), or up to eight for four outputs, which share what is loaded of x (mv32). Each with
- * enough loads under way to fill the memory's pipe (docs/PERFORMANCE.md). */
+/* One row (mv1), or up to eight for four outputs (mv32; int8: two, mv16), which share what is
+ * loaded of x; as many as registers allow everywhere. Each with enough loads under way to fill the
+ * memory's pipe (docs/PERFORMANCE.md). */
 #define K_MV_KERNEL(kernel, fn, T, rows, outs, deep)                                               \
     HY_KERNEL(kernel, SIMT_BLOCK, ka_matmul, a)                                                    \
     {                                                                                              \
@@ -545,8 +545,8 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
 #define K_MATMUL_QUANT(name, T)                                                                    \
     K_MV_KERNEL(k_mv8_f_##name, k_mv_quant, T, KA_MV_ROWS, 1, 1)                                   \
     K_TILE_KERNEL(k_mm_f_##name, k_mm_f, T)                                                        \
-    K_MV_KERNEL(k_mv1_i_##name, k_mv_int8, T, 1, 1, 4)                                             \
-    K_MV_KERNEL(k_mv32_i_##name, k_mv_int8, T, KA_MV_ROWS, KA_MV_OUTS, 1)                          \
+    K_MV_KERNEL(k_mv1_i_##name, k_mv_int8, T, 1, 1, 1)                                             \
+    K_MV_KERNEL(k_mv16_i_##name, k_mv_int8, T, KA_MV_ROWS, KA_MV_OUTS_I, 1)                        \
     K_TILE_KERNEL(k_mm_i_##name, k_mm_i, T)
 K_EACH_FLOAT(K_MATMUL_FLOAT)
 K_EACH_QUANT(K_MATMUL_QUANT)

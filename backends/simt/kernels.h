@@ -23,7 +23,7 @@
     SIMT_EACH_FLOAT(X, k_mm_f)                                                                     \
     SIMT_EACH_QUANT(X, k_mm_f)                                                                     \
     SIMT_EACH_QUANT(X, k_mv1_i)                                                                    \
-    SIMT_EACH_QUANT(X, k_mv32_i)                                                                   \
+    SIMT_EACH_QUANT(X, k_mv16_i)                                                                   \
     SIMT_EACH_QUANT(X, k_mm_i)                                                                     \
     X(k_mma_f16)                                                                                   \
     X(k_mma_bf16)                                                                                  \

@@ -130,7 +130,9 @@ static choice choose(const ka_matmul *k, simt_shape s, bool quant)
         return (choice){SIMT_k_mv8_f_q4_0, SIMT_TEAMS};
     if (s == SIMT_VECTOR)
         return (choice){int8 ? SIMT_k_mv1_i_q4_0 : SIMT_k_mv1_f_f32, SIMT_TEAMS};
-    return (choice){int8 ? SIMT_k_mv32_i_q4_0 : SIMT_k_mv32_f_f32, SIMT_TEAMS * KA_MV_OUTS};
+    if (int8)
+        return (choice){SIMT_k_mv16_i_q4_0, SIMT_TEAMS * KA_MV_OUTS_I};
+    return (choice){SIMT_k_mv32_f_f32, SIMT_TEAMS * KA_MV_OUTS};
 }
 
 hy_status simt_multiply(hy_queue *q, const hy_weight *w, simt_shape s, uint32_t blocks,
