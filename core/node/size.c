@@ -47,8 +47,12 @@ static void fill_blocks(hy_size *s, const hy_model *m, double seqs)
     }
 }
 
-static hy_status block_sizes(const hy_conf *c, const hy_model *m, hy_act_mode act, hy_size *s)
+hy_status hy_size_kv(const hy_conf *c, hy_size *s)
 {
+    s->block_tokens = (int32_t)hy_conf_int(c, "kv", "block_tokens");
+    if (s->block_tokens % 16 != 0)
+        return hy_fail(HY_E_INVAL, "[kv] block_tokens = %d: must be a multiple of 16",
+                       s->block_tokens);
     const char *storage = hy_conf_str(c, "kv", "storage");
     HY_TRY(hy_dtype_parse(hy_conf_str(c, "kv", "type"), &s->kv_value));
     s->kv_storage = s->kv_value;
@@ -58,6 +62,11 @@ static hy_status block_sizes(const hy_conf *c, const hy_model *m, hy_act_mode ac
         return hy_fail(HY_E_INVAL,
                        "[kv] storage = %s cannot hold type = %s exactly: use auto or f32", storage,
                        hy_dtype_name((int)s->kv_value));
+    return HY_OK;
+}
+
+static hy_status block_sizes(const hy_model *m, hy_act_mode act, hy_size *s)
+{
     if (m->n_groups > HY_SIZE_MAX_GROUPS)
         return hy_fail(HY_E_UNSUPPORTED, "the model has %d cache groups, at most %d are supported",
                        m->n_groups, HY_SIZE_MAX_GROUPS);
@@ -146,10 +155,7 @@ hy_status hy_size_choose(const hy_conf *c, const hy_model *m, hy_act_mode act, h
 {
     hy_size s = {0};
     s.n_groups = m->n_groups;
-    s.block_tokens = (int32_t)hy_conf_int(c, "kv", "block_tokens");
-    if (s.block_tokens % 16 != 0)
-        return hy_fail(HY_E_INVAL, "[kv] block_tokens = %d: must be a multiple of 16",
-                       s.block_tokens);
+    HY_TRY(hy_size_kv(c, &s));
     s.max_rows = (int32_t)hy_conf_int(c, "engine", "max_batch_tokens");
     s.max_seqs = (int32_t)hy_conf_int(c, "engine", "max_seqs");
     if (s.max_rows < s.max_seqs)
@@ -161,7 +167,7 @@ hy_status hy_size_choose(const hy_conf *c, const hy_model *m, hy_act_mode act, h
                        m->cfg.context);
     if (s.context == 0)
         s.context = m->cfg.context > 0 ? m->cfg.context : 2048;
-    HY_TRY(block_sizes(c, m, act, &s));
+    HY_TRY(block_sizes(m, act, &s));
     HY_TRY(choose_pool(c, m, &s));
     limit_context(&s, m);
     *out = s;

@@ -24,6 +24,10 @@ typedef struct hy_size {
     int32_t max_rows, max_seqs, max_logits;
 } hy_size;
 
+/* The part that needs no model: the types of [kv] and its block_tokens; HY_E_INVAL names the key.
+ */
+hy_status hy_size_kv(const hy_conf *c, hy_size *out);
+
 /* HY_E_INVAL names the key that asks for too much; HY_E_NOMEM when not even a short context fits.
  */
 hy_status hy_size_choose(const hy_conf *c, const hy_model *m, hy_act_mode act, hy_size *out);

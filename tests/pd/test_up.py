@@ -158,7 +158,9 @@ class TestUp(unittest.TestCase):
 
     def test_refused_before_anything_starts(self):
         for nodes, word in ((self.node("a", "set = http.prt=1"), "http.prt"), ("", "NODE" if False else "node.NAME"),
-                            (self.node("a", "set = node.role=all, model.path=nowhere"), "nowhere")):
+                            (self.node("a", "set = node.role=all, model.path=nowhere"), "nowhere"),
+                            (self.node("a", "set = node.role=all, kv.block_tokens=20"), "multiple of 16"),
+                            (self.node("a", "set = node.role=all, kv.storage=bf16"), "storage = bf16 cannot hold")):
             u = self.start(nodes)
             self.assertEqual(u.proc.wait(10), 1)
             self.assertIn(word, u.text())
@@ -167,6 +169,7 @@ class TestUp(unittest.TestCase):
     def test_check(self):
         u = self.start(self.node("a"), args=["--check"])
         self.assertEqual(u.proc.wait(10), 0)
+        self.assertIn("1 nodes, all files are good", u.text())
         self.assertFalse(os.path.exists(f"{u.dir}/run"))
 
     def test_missing(self):

@@ -4,6 +4,7 @@
  *
  * Thread: main.  Owner: none.
  */
+#include "core/node/size.h"
 #include "tools/cli/cli.h"
 #include "tools/up/plan.h"
 
@@ -23,6 +24,9 @@ int hy_cmd_config(int argc, char **argv)
     for (int i = 0; rc < 0 && i < cli.n_args; i++)
         if (hy_conf_load_file(conf, cli.args[i]) < 0)
             rc = hy_cli_fail("config");
+    hy_size size;
+    if (rc < 0 && cli.n_args > 0 && hy_size_kv(conf, &size) < 0)
+        rc = hy_cli_fail("config");
     if (rc < 0) {
         if (cli.n_args > 0)
             hy_conf_dump(conf, &b);

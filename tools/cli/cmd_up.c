@@ -6,6 +6,7 @@
  */
 #include "core/base/log.h"
 #include "core/node/role.h"
+#include "core/node/size.h"
 #include "tools/cli/cli.h"
 #include "tools/up/run.h"
 
@@ -21,6 +22,8 @@ static hy_status check_node(const hy_conf *node)
     HY_TRY(hy_role_stages(hy_conf_str(node, "node", "role"), &stages));
     if ((stages & HY_ROLE_EXEC) == 0)
         return HY_OK;
+    hy_size size;
+    HY_TRY(hy_size_kv(node, &size));
     hy_status st = hy_cli_model_path(node, hy_conf_str(node, "model", "path"), &path);
     free(path);
     return st;
@@ -65,9 +68,10 @@ int hy_cmd_up(int argc, char **argv)
             st = hy_up_plan_make(conf, cli.args[0], &env, &plan);
         if (st < 0)
             rc = hy_cli_fail("up");
-        else if (check)
+        else if (check) {
+            printf("%s: %zu nodes, all files are good\n", cli.args[0], plan.n);
             rc = HY_EXIT_OK;
-        else if (status)
+        } else if (status)
             rc = hy_up_status(&plan);
         else
             rc = hy_up_run(&plan, exe);
