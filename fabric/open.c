@@ -76,7 +76,7 @@ static void host_of(const char *addr, char *out, size_t cap)
 /* The first of the list that opens; every refusal is told, with its reason. */
 static hy_status choose(hy_fab *f, int rail)
 {
-    char host[80], list[256], *save = NULL;
+    char host[80], list[256], why[240] = "", *save = NULL;
     host_of(f->rail[rail].addr, host, sizeof(host));
     snprintf(list, sizeof(list), "%s", f->o.providers);
     bool first = true;
@@ -98,12 +98,13 @@ static hy_status choose(hy_fab *f, int rail)
                    first ? "" : ", not the first of fabric.providers (reasons above)");
             return HY_OK;
         }
-        hy_info("fabric", "%s: rail %d: no %s: %s", f->node, rail, name, hy_fail_text());
+        snprintf(why, sizeof(why), "%s: %s", name, hy_fail_text());
+        hy_info("fabric", "%s: rail %d: no %s", f->node, rail, why);
         first = false;
     }
     return hy_fail(HY_E_NOTFOUND,
-                   "fabric: no provider of \"%s\" works at %s; add \"own\" to the list",
-                   f->o.providers, f->rail[rail].addr);
+                   "fabric: no provider of \"%s\" works at %s (%s); add \"own\" to the list",
+                   f->o.providers, f->rail[rail].addr, why);
 }
 
 static hy_status open_rails(hy_fab *f)

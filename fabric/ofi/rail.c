@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /* What libfabric reads from the environment at its first call; the site's own values stay.
  * - An endpoint here has one peer. Sized for the default of 256 or more, a queue of verbs;ofi_rxm
@@ -77,11 +78,28 @@ static struct fi_info *get_info(const char *real, const char *host, bool hmem, i
     return found;
 }
 
+static bool is_rdma(const char *real)
+{
+    return strcmp(real, "efa") == 0 || strncmp(real, "verbs", 5) == 0;
+}
+
+/* Queues lie in locked memory, too: a card that cannot have them says anything but that. */
+static hy_status with_limit(hy_status st, const char *real)
+{
+    struct rlimit l;
+    if (!is_rdma(real) || access("/sys/class/infiniband", F_OK) != 0 ||
+        getrlimit(RLIMIT_MEMLOCK, &l) != 0 || l.rlim_cur >= 64u << 20)
+        return st;
+    char why[200];
+    snprintf(why, sizeof(why), "%s", hy_fail_text());
+    return hy_fail(st, "%s (locked memory is limited to %llu kB: raise `ulimit -l`)", why,
+                   (unsigned long long)l.rlim_cur / 1024);
+}
+
 static hy_status open_domain(ofi_rail *r, const char *real, const char *host)
 {
     int rc = 0;
-    bool try_hmem = strcmp(real, "efa") == 0 || strncmp(real, "verbs", 5) == 0;
-    if (try_hmem)
+    if (is_rdma(real))
         r->info = get_info(real, host, true, &rc);
     r->hmem = r->info != NULL;
     if (r->info == NULL)
@@ -135,7 +153,7 @@ hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provi
         st = ofi_link_probe(r);
     if (st < 0) {
         ofi_rail_close(r);
-        return st;
+        return with_limit(st, real);
     }
     hy_info("fabric",
             "%s %u.%u of libfabric %u.%u at %s: mr_mode %#x, %d ranges a write, device memory %s",
