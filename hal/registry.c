@@ -142,6 +142,17 @@ static const char *known_at(size_t i)
     return i < n_modules ? modules[i].name : NULL;
 }
 
+/* Modules of this project that a build without their compilers lacks. */
+static const char *const gpu_modules[] = {"cuda", "hip"};
+
+static bool known(const char *name)
+{
+    for (size_t i = 0; known_at(i) != NULL; i++)
+        if (strcmp(known_at(i), name) == 0)
+            return true;
+    return false;
+}
+
 static hy_status unknown(const char *name)
 {
     const char *best = NULL;
@@ -338,4 +349,10 @@ void hy_backend_print(hy_buf *out)
         if (n <= 0)
             hy_buf_printf(out, "%s: none (%s)\n", name, b->why_none != NULL ? b->why_none() : "");
     }
+    for (size_t i = 0; i < HY_COUNTOF(gpu_modules); i++)
+        if (!known(gpu_modules[i]))
+            hy_buf_printf(out,
+                          "%s: none (no " PREFIX "%s.so beside the program or in HY_BACKEND_PATH; "
+                          "tools/setup --gpu and cmake -DHY_GPU=ON make it)\n",
+                          gpu_modules[i], gpu_modules[i]);
 }

@@ -132,6 +132,8 @@ static void test_list(void **state)
     assert_non_null(strstr(hy_buf_str(&b), "cpu0: "));
     assert_non_null(strstr(hy_buf_str(&b), "skeleton0: "));
     assert_non_null(strstr(hy_buf_str(&b), "junk: "));
+    assert_non_null(strstr(hy_buf_str(&b), "cuda")); /* there or not, there is a word on them */
+    assert_non_null(strstr(hy_buf_str(&b), "hip"));
     hy_buf_fini(&b);
 }
 
