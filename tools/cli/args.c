@@ -17,7 +17,7 @@ int hy_cli_parse_n(hy_cli *c, int argc, char **argv, int n_args)
         return rc;
     if (c->n_args > n_args)
         fprintf(stderr, "halyard: '%s' is one argument too many\n", c->args[n_args]);
-    fprintf(stderr, "Usage: halyard %s\n", c->usage);
+    fprintf(stderr, "Usage: halyard %s   (--help says more)\n", c->usage);
     return HY_EXIT_USAGE;
 }
 

@@ -108,12 +108,7 @@ int hy_cmd_bench_link(int argc, char **argv)
                            "them, and the ratios; messages; an idle pair.",
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts)};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 0) {
-        fprintf(stderr, "halyard bench link: unknown argument '%s'\nUsage: halyard %s\n",
-                cli.args[0], cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 0);
     if (rc >= 0)
         return rc;
     hy_fab_bench_opts o = {.providers = providers,

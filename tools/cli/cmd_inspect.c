@@ -25,11 +25,7 @@ int hy_cmd_inspect(int argc, char **argv)
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 1) {
-        fprintf(stderr, "Usage: halyard %s\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 1);
     char *path = NULL;
     hy_buf b;
     hy_buf_init(&b);

@@ -412,11 +412,7 @@ int hy_cmd_run(int argc, char **argv)
          .arg = "N",
          .value = &a.seed,
          .help = "the same seed draws the same tokens"},
-        {.name = "--threads",
-         .letter = 't',
-         .arg = "N",
-         .conf = "engine.threads",
-         .help = "threads (0: all cores)"},
+        HY_CLI_THREADS,
         {.name = "--context",
          .letter = 'c',
          .arg = "N",
@@ -434,11 +430,7 @@ int hy_cmd_run(int argc, char **argv)
                   .opts = opts,
                   .n_opts = HY_COUNTOF(opts),
                   .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 1) {
-        fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 1);
     if (rc < 0)
         rc = run(conf, cli.args[0], &a);
     hy_conf_destroy(conf);

@@ -94,11 +94,7 @@ int hy_cmd_serve(int argc, char **argv)
          .conf = "http.port",
          .help = "port (8000; 0: any)"},
         {.name = "--host", .arg = "ADDR", .conf = "http.host", .help = "address (127.0.0.1)"},
-        {.name = "--threads",
-         .letter = 't',
-         .arg = "N",
-         .conf = "engine.threads",
-         .help = "threads (0: all cores)"},
+        HY_CLI_THREADS,
         {.name = "--context",
          .letter = 'c',
          .arg = "N",
@@ -121,11 +117,7 @@ int hy_cmd_serve(int argc, char **argv)
         .opts = opts,
         .n_opts = HY_COUNTOF(opts),
         .conf = conf};
-    int rc = hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 1) {
-        fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = hy_cli_parse_n(&cli, argc, argv, 1);
     char *path = NULL;
     hy_log_level level = HY_LOG_INFO;
     if (rc < 0) {

@@ -51,11 +51,7 @@ int hy_cmd_up(int argc, char **argv)
     hy_up_plan plan = {0};
     char exe[4096];
     hy_status st = hy_conf_add_table(conf, hy_up_keys, hy_up_n_keys);
-    int rc = st < 0 ? hy_cli_fail("up") : hy_cli_parse(&cli, argc, argv);
-    if (rc < 0 && cli.n_args != 1) {
-        fprintf(stderr, "Usage: halyard %s   (--help says more)\n", cli.usage);
-        rc = HY_EXIT_USAGE;
-    }
+    int rc = st < 0 ? hy_cli_fail("up") : hy_cli_parse_n(&cli, argc, argv, 1);
     if (rc < 0) {
         const hy_up_env env = {hy_cli_conf, status ? NULL : check_node};
         hy_log_set_level(HY_LOG_WARN);
