@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OVERRIDE "-o" /* the origin of what hy_conf_set set */
+
 typedef struct slot {
     const hy_conf_key *key;
     hy_conf__value def;
@@ -135,7 +137,7 @@ hy_status hy_conf_add_table(hy_conf *c, const hy_conf_key *keys, size_t n)
     return HY_OK;
 }
 
-static bool has_section(const hy_conf *c, const char *section)
+bool hy_conf__has_section(const hy_conf *c, const char *section)
 {
     for (size_t i = 0; i < c->n_slots; i++)
         if (strcmp(c->slots[i].key->section, section) == 0)
@@ -146,7 +148,7 @@ static bool has_section(const hy_conf *c, const char *section)
 /* A section of its own is stronger than a pattern that would fit, too. */
 static const slot *find_slot(const hy_conf *c, const char *section, const char *key)
 {
-    bool own = has_section(c, section);
+    bool own = hy_conf__has_section(c, section);
     for (size_t i = 0; i < c->n_slots; i++) {
         const hy_conf_key *k = c->slots[i].key;
         bool fits = own ? strcmp(k->section, section) == 0 : pattern_matches(k->section, section);
@@ -171,11 +173,13 @@ void hy_conf__put_where(hy_buf *b, const hy_conf__where *w)
         hy_buf_printf(b, ":%d", w->line);
 }
 
-/* Put "file:12: " before what is wrong. */
+/* Put "file:12: " before what is wrong; of an override the caller knows where it stands. */
 static hy_status fail_at(const hy_conf__where *w, hy_status st, const char *text)
 {
     if (w->line > 0)
         return hy_fail(st, "%s:%d: %s", w->origin, w->line, text);
+    if (strcmp(w->origin, OVERRIDE) == 0)
+        return hy_fail(st, "%s", text);
     return hy_fail(st, "%s: %s", w->origin, text);
 }
 
@@ -225,7 +229,7 @@ static void nearest_section(const hy_conf *c, const char *section, char *best, s
 
 hy_status hy_conf__check_section(hy_conf *c, const char *section, const hy_conf__where *w)
 {
-    if (has_section(c, section) && !hy_conf__is_pattern(section))
+    if (hy_conf__has_section(c, section) && !hy_conf__is_pattern(section))
         return HY_OK;
     for (size_t i = 0; i < c->n_slots; i++)
         if (pattern_matches(c->slots[i].key->section, section))
@@ -369,10 +373,10 @@ hy_status hy_conf_set(hy_conf *c, const char *assignment)
         dot = strrchr(copy, '.');
     }
     if (dot == NULL) {
-        st = hy_fail(HY_E_INVAL, "-o %.100s: %s", assignment, form);
+        st = hy_fail(HY_E_INVAL, "%.*s: %s", (int)strcspn(assignment, "="), assignment, form);
     } else {
         *dot = '\0';
-        st = hy_conf_put(c, trim(copy), trim(dot + 1), trim(eq + 1), "-o");
+        st = hy_conf_put(c, trim(copy), trim(dot + 1), trim(eq + 1), OVERRIDE);
     }
     hy_free(copy);
     return st;

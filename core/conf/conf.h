@@ -33,7 +33,8 @@ hy_status hy_conf_add_table(hy_conf *c, const hy_conf_key *keys, size_t n);
 hy_status hy_conf_load_file(hy_conf *c, const char *path);
 /* The same from memory; `name` stands for the file in messages. */
 hy_status hy_conf_load_text(hy_conf *c, const char *name, const char *text, size_t len);
-/* "engine.threads=2": the key is what stands behind the last dot before the '='. */
+/* "engine.threads=2": the key is what stands behind the last dot before the '='. Failures name
+ * section and key, not where the text came from. */
 hy_status hy_conf_set(hy_conf *c, const char *assignment);
 /* The same in parts; `origin` stands for the file in messages ("--port"). */
 hy_status hy_conf_put(hy_conf *c, const char *section, const char *key, const char *value,

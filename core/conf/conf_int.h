@@ -49,6 +49,8 @@ typedef struct hy_conf__where {
     unsigned unit;
 } hy_conf__where;
 
+/* A section of the table under that very name, patterns as they are written. */
+bool hy_conf__has_section(const hy_conf *c, const char *section);
 /* Is there such a section, by name or by pattern? A failure is a full message. */
 hy_status hy_conf__check_section(hy_conf *c, const char *section, const hy_conf__where *w);
 hy_status hy_conf__assign(hy_conf *c, const char *section, const char *key, const char *text,

@@ -154,6 +154,28 @@ static int on_pair(void *arg, const char *section, const char *name, const char 
     return r->st >= 0;
 }
 
+/* Cluster files have [node.NAME] sections, nodes' files have none: the line of the first; 0: none.
+ */
+static int cluster_line(const hy_conf *c, const char *text, const char *end)
+{
+    if (hy_conf__has_section(c, "node.*"))
+        return 0; /* it knows them */
+    int line = 1;
+    for (const char *s = text, *nl; s < end; s = nl + 1, line++) {
+        nl = memchr(s, '\n', (size_t)(end - s));
+        nl = nl != NULL ? nl : end;
+        size_t n = (size_t)(nl - s);
+        cut_blanks(&s, &n);
+        if (n == 0 || *s != '[')
+            continue;
+        s++, n--;
+        cut_blanks(&s, &n);
+        if (n > 5 && memcmp(s, "node.", 5) == 0)
+            return line;
+    }
+    return 0;
+}
+
 hy_status hy_conf_load_text(hy_conf *c, const char *name, const char *text, size_t len)
 {
     reader r = {.conf = c, .where = {name, 0, hy_conf__next_unit(c)}, .p = text, .end = text + len};
@@ -161,6 +183,13 @@ hy_status hy_conf_load_text(hy_conf *c, const char *name, const char *text, size
         r.p += 3; /* byte order mark */
     int rc = ini_parse_stream(read_line, &r, on_pair, &r);
     hy_free(r.long_value);
+    const int line = r.st < 0 ? cluster_line(c, text, r.end) : 0;
+    if (line > 0)
+        return hy_fail(
+            HY_E_INVAL,
+            "%s:%d: [node.NAME] makes this a cluster file, not a node's: `halyard up %s` "
+            "starts it, `halyard up --check %s` checks it",
+            name, line, name, name);
     if (r.st < 0)
         return r.st;
     if (rc != 0)

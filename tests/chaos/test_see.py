@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import unittest
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from tiny import Cluster, kit  # noqa: E402
@@ -72,7 +72,10 @@ class Pull(unittest.TestCase):
         assert cls.c.stop() == 0
 
     def trace(self, *more):
+        """None: nobody has that request yet."""
         rc, out, err = run("trace", f"http://127.0.0.1:{self.c.router}/", "-o", "-", *more)
+        if rc == 1 and "no request '" in err:
+            return None
         self.assertEqual(rc, 0, err)
         return json.loads(out)
 
@@ -80,9 +83,10 @@ class Pull(unittest.TestCase):
         """Its timeline once all of it is there: the last marks are the owner's blocks being free and, pushing,
         prefill's own answer."""
         def look():
-            t = Timeline(self.trace("-r", request), request)
+            page = self.trace("-r", request)
+            t = page and Timeline(page, request)
             last = ("p0", "kept for the peer"), ("router", "request"), ("router", "prefill leg"), ("p0", "request")
-            return all(x in t.e for x in last) and t
+            return t and all(x in t.e for x in last) and t
         return wait(look)
 
     def test_1_every_stage_in_causal_order(self):
@@ -152,7 +156,7 @@ class Pull(unittest.TestCase):
         s.close()
 
         def left():
-            t = Timeline(self.trace("-r", "left"), "left")
+            t = Timeline(self.trace("-r", "left") or {"traceEvents": []}, "left")
             return ("router", "request") in t.e and ("d0", "request") in t.e and t
         t = wait(left)
         self.assertEqual(t.args("router", "request")["status"], 499)
@@ -242,6 +246,26 @@ class Clock(unittest.TestCase):
         self.assertLess(e["ts"], t1 + node["clock_error_us"] + 1)
 
     def test_refused(self):
+        page = json.dumps({"otherData": {"node": "x", "role": "all", "clock": "y", "now_us": 1},
+                           "traceEvents": []}).encode()
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
+
+            def log_message(self, *a):
+                pass
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        rc, out, err = run("trace", url, "-r", "nosuch", "-o", "-")
+        self.assertEqual((rc, out), (1, ""))
+        self.assertIn("no request 'nosuch'", err)
+        self.assertEqual(run("trace", url, "-o", "-")[0], 0)  # nothing was asked for: nothing is missing
+        server.shutdown()
+        server.server_close()
         for args, word in (((), "Usage"), (("http://127.0.0.1:1",), "127.0.0.1:1"), (("nowhere.ini",), "nowhere.ini")):
             rc, _, err = run("trace", *args)
             self.assertNotEqual(rc, 0)

@@ -155,6 +155,8 @@ class Cli(unittest.TestCase):
     def test_overrides(self):
         self.assertIn("did you mean 'context'", self.fails(("serve", "x", "-o", "engine.contxt=5"), 2))
         self.fails(("serve", "x", "-o", "a=b"), 2, "section.key=value")
+        self.assertNotIn("hunter", self.fails(("serve", "x", "-o", "api_key=hunter"), 2))
+        self.assertNotIn("-o", self.fails(("serve", "x", "-o", "engine.contxt=5"), 2))
         self.fails(("serve", "x", "-o", "engine.threads=x"), 2, "threads")
         self.fails(("serve", "x", "-ochef.x=1"), 2, "chef")
 
@@ -197,6 +199,24 @@ class Cli(unittest.TestCase):
                 f.write("[http]\nprt = 1\n")
             for c in ("run", "serve", "config"):
                 self.fails((c, ini), 1, "x.ini:2", "did you mean 'port'")
+
+    def test_cluster_file_is_no_node(self):
+        """Given where a node's file belongs, or as one: the command that takes it is named. And the other way round."""
+        with tempfile.TemporaryDirectory() as d:
+            for i, text in enumerate(("[cluster]\nname = x\n[node.a]\nfile = n.ini\n", "# x\n  [ node.a ]\nfile = n.ini\n",
+                                      "[cluster]\nnam = x\n[node.a]\n", "[node.a]")):
+                ini = os.path.join(d, f"c{i}.ini")
+                with open(ini, "w") as f:
+                    f.write(text)
+                for c in ("run", "serve", "config"):
+                    self.fails((c, ini), 1, ini, "a cluster file", f"halyard up {ini}", f"--check {ini}")
+            outer, node = os.path.join(d, "outer.ini"), os.path.join(d, "node.ini")
+            with open(outer, "w") as f:
+                f.write("[node.x]\nfile = c0.ini\n")
+            self.fails(("up", "--check", outer), 1, "[node.x]", "c0.ini:3", "a cluster file")
+            with open(node, "w") as f:
+                f.write("[node]\nrole = decode\n")
+            self.fails(("up", "--check", node), 1, "node.ini", "a cluster file")
 
     def test_manual(self):
         p = halyard("config")

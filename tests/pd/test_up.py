@@ -157,7 +157,7 @@ class TestUp(unittest.TestCase):
         self.assertEqual(u.proc.wait(10), 1)
 
     def test_refused_before_anything_starts(self):
-        for nodes, word in ((self.node("a", "set = http.prt=1"), "http.prt"), ("", "NODE" if False else "node.NAME"),
+        for nodes, word in ((self.node("a", "set = http.prt=1"), "[node.a]: set: [http] prt: unknown key"), ("", "NODE" if False else "node.NAME"),
                             (self.node("a", "set = node.role=all, model.path=nowhere"), "nowhere"),
                             (self.node("a", "set = node.role=all, kv.block_tokens=20"), "multiple of 16"),
                             (self.node("a", "set = node.role=all, kv.storage=bf16"), "storage = bf16 cannot hold")):
@@ -165,6 +165,17 @@ class TestUp(unittest.TestCase):
             self.assertEqual(u.proc.wait(10), 1)
             self.assertIn(word, u.text())
             self.assertFalse(os.path.exists(f"{u.dir}/run"))
+
+    def test_unlike_pairs(self):
+        """Nodes that could never link are told by both names and the key; --check wants that put right."""
+        ini = f"{self.files}/n.ini"
+        with open(ini, "w") as f:
+            f.write(f"[node]\nrole = prefill\n[connector]\nkind = pull\n[model]\npath = {ini}\n")
+        for more, rc in (("", 1), (", connector.accept_lossy=yes", 0), (", kv.type=bf16", 0)):
+            u = self.start(f"[node.p0]\nfile = {ini}\nset = http.port=1, kv.type=bf16\n"
+                           f"[node.d0]\nfile = {ini}\nset = http.port=2, node.role=decode{more}\n", args=["--check"])
+            self.assertEqual(u.proc.wait(10), rc, u.text())
+            self.assertEqual("[node.d0] cannot take KV from [node.p0]: [kv] type is bf16 there, f16 here" in u.text(), rc == 1)
 
     def test_check(self):
         u = self.start(self.node("a"), args=["--check"])

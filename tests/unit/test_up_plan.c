@@ -97,7 +97,8 @@ static void test_refused(void **state)
         {"[cluster]\nname = x\n", "[node.NAME]"},
         {"[node.a]\nset = http.port=1\n", "[node.a] file"},
         {"[node.a]\nfile = none.ini\n", "none.ini"},
-        {"[node.a]\nfile = n.ini\nset = http.prt=1\n", "http.prt"},
+        {"[node.a]\nfile = n.ini\nset = http.prt=1\n",
+         "[node.a]: set: [http] prt: unknown key; did you mean 'port'?"},
         {"[node.a]\nfile = n.ini\nset = http.port=no\n", "port"},
         {"[node.a]\nfile = n.ini\nset = model.path=missing\n", "no such model"},
         {"[node.a]\nfile = n.ini\nset = node.role=planner\n", "planner"},
@@ -116,6 +117,58 @@ static void test_refused(void **state)
         assert_true(plan_of(path, bad[i].text, &p) < 0);
         if (strstr(hy_fail_text(), bad[i].word) == NULL)
             fail_msg("%zu: '%s' is not in: %s", i, bad[i].word, hy_fail_text());
+    }
+}
+
+/* Nodes whose link would be refused are told by both names and the key before anything starts. */
+static void test_pairs(void **state)
+{
+    static const char head[] = "[node.p0]\nfile = n.ini\nset = http.port=1, node.role=prefill, "
+                               "connector.kind=pull, %s\n"
+                               "[node.d0]\nfile = n.ini\nset = http.port=2, node.role=decode, "
+                               "connector.kind=pull, %s\n%s";
+    static const char more[] = "[node.p1]\nfile = n.ini\nset = http.port=3, node.role=both, "
+                               "connector.kind=pull, kv.type=f32\n";
+    static const struct {
+        const char *p, *d, *more, *text, *left;
+    } cases[] = {
+        {"kv.type=f16", "kv.storage=f32", "", "", NULL},
+        {"kv.type=f32", "", "",
+         "[node.d0] cannot take KV from [node.p0]: [kv] type is f32 there, f16 here\n",
+         "[node.d0]"},
+        {"kv.type=f32", "connector.accept_lossy=yes", "", "", NULL},
+        {"connector.accept_lossy=yes", "kv.type=bf16", "",
+         "[node.d0] cannot take KV from [node.p0]: [kv] type is f16 there, bf16 here\n",
+         "[node.d0]"},
+        {"engine.activations=f32", "connector.accept_lossy=yes", "",
+         "[node.d0] cannot take KV from [node.p0]: [engine] activations is f32 there, int8 here\n",
+         "[node.d0]"},
+        {"", "engine.numerics=fast", "",
+         "[node.d0] cannot take KV from [node.p0]: [engine] numerics is exact there, fast here\n",
+         "[node.d0]"},
+        /* everybody has somebody */
+        {"kv.type=f32", "kv.type=f32", more, "", NULL},
+        {"", "", more,
+         "[node.d0] cannot take KV from [node.p1]: [kv] type is f32 there, f16 here\n"
+         "[node.p1] cannot take KV from [node.p0]: [kv] type is f16 there, f32 here\n",
+         "[node.p1]"},
+    };
+    char path[128], text[1024];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/c.ini", dir);
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        hy_up_plan p;
+        hy_buf b;
+        hy_buf_init(&b);
+        snprintf(text, sizeof(text), head, cases[i].p, cases[i].d, cases[i].more);
+        assert_int_equal(plan_of(path, text, &p), HY_OK);
+        const hy_status st = hy_up_plan_pairs(&p, &b);
+        assert_string_equal(hy_buf_str(&b), cases[i].text);
+        assert_int_equal(st, cases[i].left != NULL ? HY_E_INVAL : HY_OK);
+        if (st < 0)
+            assert_non_null(strstr(hy_fail_text(), cases[i].left));
+        hy_buf_fini(&b);
+        hy_up_plan_fini(&p);
     }
 }
 
@@ -146,6 +199,7 @@ int main(void)
         cmocka_unit_test(test_example),
         cmocka_unit_test(test_sets),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

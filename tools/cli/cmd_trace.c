@@ -167,13 +167,15 @@ static size_t join(const node *n, size_t i, json_t *all)
     return requests;
 }
 
-static hy_status write_file(trace *t, const char *out)
+/* request: the only one that is wanted; NULL: all. */
+static hy_status write_file(trace *t, const char *request, const char *out)
 {
     json_t *all = json_array(), *nodes = json_array();
-    size_t requests[MOST_NODES];
+    size_t requests[MOST_NODES], sum = 0;
     for (size_t i = 0; i < t->n; i++) {
         const node *n = &t->nodes[i];
         requests[i] = join(n, i, all);
+        sum += requests[i];
         json_array_append_new(
             nodes, json_pack("{s:s,s:s,s:s,s:f,s:f}", "node", other_str(n->page, "node"), "role",
                              other_str(n->page, "role"), "url", n->url, "clock_shift_us",
@@ -183,6 +185,12 @@ static hy_status write_file(trace *t, const char *out)
                           "traceEvents", all);
     char *text = json_dumps(o, JSON_COMPACT);
     hy_status st = text != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory");
+    if (st == HY_OK && request != NULL && sum == 0)
+        st =
+            hy_fail(HY_E_NOTFOUND,
+                    "no request '%s' among the last ones of %zu node%s ([node] trace says how many "
+                    "each keeps)",
+                    request, t->n, t->n == 1 ? "" : "s");
     if (st == HY_OK && strcmp(out, "-") == 0)
         puts(text);
     else if (st == HY_OK)
@@ -224,7 +232,8 @@ static hy_status add_cluster(trace *t, hy_conf *conf, const char *file)
     return st;
 }
 
-static hy_status run(trace *t, hy_conf *conf, const hy_cli *cli, const char *query, const char *out)
+static hy_status run(trace *t, hy_conf *conf, const hy_cli *cli, const char *query,
+                     const char *request, const char *out)
 {
     t->curl = curl_easy_init();
     if (t->curl == NULL)
@@ -235,7 +244,7 @@ static hy_status run(trace *t, hy_conf *conf, const hy_cli *cli, const char *que
                                            : add_node(t, cli->args[i]));
     for (size_t i = 0; i < t->n; i++) /* grows: routers name their workers */
         HY_TRY(read_node(t, i, query));
-    return write_file(t, out);
+    return write_file(t, request, out);
 }
 
 int hy_cmd_trace(int argc, char **argv)
@@ -280,7 +289,8 @@ int hy_cmd_trace(int argc, char **argv)
         if (name != NULL)
             hy_buf_printf(&query, "&request=%s", name);
         hy_log_set_level(HY_LOG_WARN);
-        rc = run(&t, conf, &cli, hy_buf_str(&query), out) < 0 ? hy_cli_fail("trace") : HY_EXIT_OK;
+        rc = run(&t, conf, &cli, hy_buf_str(&query), request, out) < 0 ? hy_cli_fail("trace")
+                                                                       : HY_EXIT_OK;
         curl_free(name);
         hy_buf_fini(&query);
     }

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* A model that is not there is better known before anything runs. */
@@ -27,6 +28,21 @@ static hy_status check_node(const hy_conf *node)
     hy_status st = hy_cli_model_path(node, hy_conf_str(node, "model", "path"), &path);
     free(path);
     return st;
+}
+
+/* Whose links would be refused is told; a node that is left with none is a mistake in a file, but
+ * one that the cluster can run with: it computes prompts itself, and the file may change yet. */
+static hy_status check_pairs(const hy_up_plan *plan, bool strict)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    const hy_status st = hy_up_plan_pairs(plan, &b);
+    char *save = NULL;
+    for (char *line = b.data != NULL ? strtok_r(b.data, "\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        fprintf(stderr, "halyard up: %s\n", line);
+    hy_buf_fini(&b);
+    return strict ? st : HY_OK;
 }
 
 int hy_cmd_up(int argc, char **argv)
@@ -62,6 +78,8 @@ int hy_cmd_up(int argc, char **argv)
             exe[n] = '\0';
         if (st == HY_OK)
             st = hy_up_plan_make(conf, cli.args[0], &env, &plan);
+        if (st == HY_OK && !status)
+            st = check_pairs(&plan, check);
         if (st < 0)
             rc = hy_cli_fail("up");
         else if (check) {

@@ -80,6 +80,12 @@ static hy_status look_at_fabric(hy_up_node *n, const hy_conf *c)
     n->takes = both || strcmp(role, "decode") == 0;
     n->gives = both || strcmp(role, "prefill") == 0;
     n->own_links = hy_conf_list_len(c, "connector", "link") > 0;
+    n->kv_type = strdup(hy_conf_str(c, "kv", "type"));
+    n->activations = strdup(hy_conf_str(c, "engine", "activations"));
+    n->numerics = strdup(hy_conf_str(c, "engine", "numerics"));
+    n->lossy = hy_conf_bool(c, "connector", "accept_lossy");
+    if (n->kv_type == NULL || n->activations == NULL || n->numerics == NULL)
+        return hy_fail(HY_E_NOMEM, "out of memory");
     if (!n->gives)
         return HY_OK;
     hy_buf b;
@@ -129,7 +135,7 @@ static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
     for (size_t i = 0; i < n->n_sets && st == HY_OK; i++) {
         st = hy_conf_set(c, n->sets[i]);
         if (st < 0)
-            hy_fail_in(st, "set = %s: ", n->sets[i]);
+            hy_fail_in(st, "set: ");
     }
     if (st == HY_OK)
         st = hy_role_stages(hy_conf_str(c, "node", "role"), &stages);
@@ -193,6 +199,55 @@ static hy_status check_ports(const hy_up_plan *p)
     return HY_OK;
 }
 
+/* True: d can take KV from p; else a line says why not. */
+static bool fits(const hy_up_node *d, const hy_up_node *p, hy_buf *out)
+{
+    const struct {
+        const char *key, *d, *p;
+        bool free;
+    } same[] = {{"[engine] activations", d->activations, p->activations, false},
+                {"[engine] numerics", d->numerics, p->numerics, false},
+                {"[kv] type", d->kv_type, p->kv_type, d->lossy}};
+    for (size_t i = 0; i < HY_COUNTOF(same); i++) {
+        if (same[i].free || strcmp(same[i].d, same[i].p) == 0)
+            continue;
+        hy_buf_printf(out, "[node.%s] cannot take KV from [node.%s]: %s is %s there, %s here\n",
+                      d->name, p->name, same[i].key, same[i].p, same[i].d);
+        return false;
+    }
+    return true;
+}
+
+/* How many can give it KV, or (gives) take its; SIZE_MAX: there are none to ask. */
+static size_t partners(const hy_up_plan *p, const hy_up_node *x, bool gives, hy_buf *out)
+{
+    size_t all = 0, good = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const hy_up_node *y = &p->nodes[i];
+        if (y == x || !(gives ? y->takes : y->gives))
+            continue;
+        all++;
+        good += gives ? fits(y, x, out) : fits(x, y, out);
+    }
+    return all > 0 ? good : SIZE_MAX;
+}
+
+hy_status hy_up_plan_pairs(const hy_up_plan *p, hy_buf *out)
+{
+    hy_status st = HY_OK;
+    hy_buf again; /* each pair is told once, of who takes */
+    hy_buf_init(&again);
+    for (size_t i = 0; i < p->n; i++) {
+        const hy_up_node *x = &p->nodes[i];
+        if (x->takes && partners(p, x, false, out) == 0)
+            st = hy_fail(HY_E_INVAL, "[node.%s] is left without a node to take KV from", x->name);
+        if (x->gives && partners(p, x, true, &again) == 0 && st == HY_OK)
+            st = hy_fail(HY_E_INVAL, "[node.%s] is left without a node to give KV to", x->name);
+    }
+    hy_buf_fini(&again);
+    return st;
+}
+
 static char *default_dir(const char *name)
 {
     const char *xdg = getenv("XDG_RUNTIME_DIR");
@@ -228,6 +283,11 @@ static hy_status check_foreign(const hy_conf *c)
 static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, hy_up_plan *p)
 {
     const char *dir = hy_conf_str(c, "cluster", "run_dir"), *section;
+    if (hy_conf_section_at(c, "node.*", 0) == NULL)
+        return hy_fail(HY_E_INVAL,
+                       "%s: a cluster file needs [node.NAME] sections (one node's own file is for "
+                       "`halyard serve %s`)",
+                       path, path);
     HY_TRY(check_foreign(c));
     p->name = strdup(hy_conf_str(c, "cluster", "name"));
     p->secret_file = strdup(hy_conf_str(c, "cluster", "secret_file"));
@@ -241,8 +301,6 @@ static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, 
     size_t n = 0;
     while (hy_conf_section_at(c, "node.*", n) != NULL)
         n++;
-    if (n == 0)
-        return hy_fail(HY_E_INVAL, "%s: a cluster file needs [node.NAME] sections", path);
     p->nodes = calloc(n, sizeof(*p->nodes));
     if (p->run_dir == NULL || p->nodes == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
@@ -280,6 +338,9 @@ void hy_up_plan_fini(hy_up_plan *p)
         free(n->host);
         free(n->addrs);
         free(n->links);
+        free(n->kv_type);
+        free(n->activations);
+        free(n->numerics);
     }
     free(p->nodes);
     free(p->name);

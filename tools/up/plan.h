@@ -32,6 +32,9 @@ typedef struct hy_up_node {
     char *addrs; /* where its fabric is, "host:port[+host:port]"; NULL: none, or not known */
     bool own_links, takes,
         gives; /* [connector] link is set; it gets KV from others; they from it */
+    /* what must be equal for that: HELLO compares it (docs/PD.md), and the weights */
+    char *kv_type, *activations, *numerics;
+    bool lossy; /* takes other value types */
 } hy_up_node;
 
 typedef struct hy_up_plan {
@@ -58,5 +61,10 @@ extern const size_t hy_up_n_keys;
 hy_status hy_up_plan_make(const hy_conf *c, const char *path, const hy_up_env *env,
                           hy_up_plan *out);
 void hy_up_plan_fini(hy_up_plan *p); /* a zeroed one is fine */
+
+/* Pairs of nodes whose link would be refused, as far as their files tell: a line each, with both
+ * nodes and the key. HY_E_INVAL: a node is left without anyone to take KV from, or to give it to.
+ */
+hy_status hy_up_plan_pairs(const hy_up_plan *p, hy_buf *out);
 
 #endif
