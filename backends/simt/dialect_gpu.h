@@ -106,7 +106,7 @@ HY_DEV int32_t hy_atomic_max_i32(int32_t *p, int32_t v)
 }
 
 /* c + the four products of signed bytes. */
-HY_DEV int32_t hy_dp4a(uint32_t a, uint32_t b, int32_t c)
+HY_DEV int32_t hy_dp4a_(uint32_t a, uint32_t b, int32_t c)
 {
 #if defined(__CUDACC__)
     return __dp4a((int)a, (int)b, c);
@@ -116,6 +116,15 @@ HY_DEV int32_t hy_dp4a(uint32_t a, uint32_t b, int32_t c)
         c += (int32_t)(int8_t)(a >> i) * (int32_t)(int8_t)(b >> i);
     return c;
 #endif
+}
+
+/* c + the sixteen. */
+HY_DEV int32_t hy_dot16(const uint32_t a[4], const uint32_t b[4], int32_t c)
+{
+    HY_UNROLL
+    for (int i = 0; i < 4; i++)
+        c = hy_dp4a_(a[i], b[i], c);
+    return c;
 }
 
 HY_DEV float hy_h2f(uint16_t h)

@@ -304,15 +304,10 @@ HY_DEV void k_mv_int8(const int t, const k_mv v, const ka_matmul *a)
                 k_load_codes(a->qx + (int64_t)xr[r] * groups * KA_QX_BYTES, groups, g);
             HY_UNROLL
             for (int o = 0; o < KA_MV_OUTS; o++) {
-                int32_t s0 = 0, s1 = 0;
                 if (o >= v.outs)
                     continue;
-                HY_UNROLL
-                for (int j = 0; j < 4; j++) {
-                    s0 = hy_dp4a(h0[o].q[j], x.q[j], s0);
-                    s1 = hy_dp4a(h1[o].q[j], x.q[4 + j], s1);
-                }
-                acc[o][r] = k_add_group(t, acc[o][r], s0, s1, h0[o].dw, h1[o].dw, h0[o].mw,
+                acc[o][r] = k_add_group(t, acc[o][r], hy_dot16(h0[o].q, x.q, 0),
+                                        hy_dot16(h1[o].q, x.q + 4, 0), h0[o].dw, h1[o].dw, h0[o].mw,
                                         h1[o].mw, x.d, x.sum[0], x.sum[1]);
             }
         }
@@ -449,8 +444,11 @@ HY_DEV void k_mm_f(const int t, const ka_matmul *a)
                     wv[i] = SH_GET(ws, k * (KA_TILE_N + 1) + tc + i);
                 }
                 HY_UNROLL
-                for (int i = 0; i < 16; i++)
-                    acc.acc[i] = fmaf(wv[i % 4], xv[i / 4], acc.acc[i]);
+                for (int i = 0; i < 4; i++) {
+                    HY_UNROLL
+                    for (int c = 0; c < 4; c++)
+                        acc.acc[4 * i + c] = fmaf(wv[c], xv[i], acc.acc[4 * i + c]);
+                }
             }
             HY_BARRIER();
         }
@@ -499,23 +497,31 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
             SH_PUT(wd, half * KA_TILE_N + lc, h.dw);
             SH_PUT(wm, half * KA_TILE_N + lc, h.mw);
             HY_BARRIER();
+            uint32_t wv[4][8];
             HY_UNROLL
-            for (int i = 0; i < 16; i++) {
-                const int r = tr + i / 4, c = tc + i % 4;
-                int32_t s0 = 0, s1 = 0;
+            for (int c = 0; c < 4; c++) {
+                HY_UNROLL
+                for (int j = 0; j < 8; j++)
+                    wv[c][j] = SH_GET(wq, j * (KA_TILE_N + 1) + tc + c);
+            }
+            HY_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const int r = tr + i;
+                uint32_t xv[8];
                 if (r >= rs.n)
                     continue;
                 HY_UNROLL
-                for (int j = 0; j < 4; j++) {
-                    s0 = hy_dp4a(SH_GET(wq, j * (KA_TILE_N + 1) + c),
-                                 SH_GET(xq, j * (KA_TILE_M + 1) + r), s0);
-                    s1 = hy_dp4a(SH_GET(wq, (4 + j) * (KA_TILE_N + 1) + c),
-                                 SH_GET(xq, (4 + j) * (KA_TILE_M + 1) + r), s1);
+                for (int j = 0; j < 8; j++)
+                    xv[j] = SH_GET(xq, j * (KA_TILE_M + 1) + r);
+                HY_UNROLL
+                for (int o = 0; o < 4; o++) {
+                    const int c = tc + o, at = 4 * i + o;
+                    acc.acc[at] = k_add_group(t, acc.acc[at], hy_dot16(wv[o], xv, 0),
+                                              hy_dot16(wv[o] + 4, xv + 4, 0), SH_GET(wd, c),
+                                              SH_GET(wd, KA_TILE_N + c), SH_GET(wm, c),
+                                              SH_GET(wm, KA_TILE_N + c), SH_GET(xd, r),
+                                              SH_GET(xsum, r), SH_GET(xsum, KA_TILE_M + r));
                 }
-                acc.acc[i] =
-                    k_add_group(t, acc.acc[i], s0, s1, SH_GET(wd, c), SH_GET(wd, KA_TILE_N + c),
-                                SH_GET(wm, c), SH_GET(wm, KA_TILE_N + c), SH_GET(xd, r),
-                                SH_GET(xsum, r), SH_GET(xsum, KA_TILE_M + r));
             }
             HY_BARRIER();
         }

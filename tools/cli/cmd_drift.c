@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What is fed when no --text is given. */
@@ -30,10 +31,31 @@ static const char passage[] =
     "the insurers, stayed empty. What follows is a function that adds up a column:\n\n"
     "def total(rows):\n    s = 0\n    for r in rows:\n        s += r.amount\n    return s\n";
 
+/* When it began, and when a line was last written. */
+typedef struct watch {
+    double begun, said;
+    bool terminal;
+} watch;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A line that is written over; in a log, one every ten seconds. */
 static void progress(void *arg, int32_t done, int32_t n)
 {
-    (void)arg;
-    fprintf(stderr, "\rdrift: %d of %d tokens%s", done, n, done == n ? "\n" : "");
+    watch *w = arg;
+    const double t = now(), took = t - w->begun;
+    if (!w->terminal && t - w->said < 10.0)
+        return;
+    w->said = t;
+    fprintf(stderr, "%sdrift: %d of %d tokens in %.0f s", w->terminal ? "\r" : "", done, n, took);
+    if (done < n)
+        fprintf(stderr, ", about %.0f s to go", took / done * (n - done));
+    fprintf(stderr, "%s", !w->terminal ? "\n" : done < n ? "\033[K" : "\033[K\n");
     fflush(stderr);
 }
 
@@ -210,6 +232,7 @@ static hy_status drift(const hy_conf *conf, const hy_cli *cli, const args *a, co
     hy_tok_ids ids = {0};
     hy_drift d = {0};
     int64_t n = 0, chunk = 0, random = 2;
+    watch w = {now(), now(), isatty(2) == 1};
     const hy_cli_number numbers[] = {
         {"--tokens", a->tokens, 2, 1 << 20, &n},
         {"--chunk", a->chunk, 1, 4096, &chunk},
@@ -221,7 +244,8 @@ static hy_status drift(const hy_conf *conf, const hy_cli *cli, const args *a, co
                        .path = path,
                        .chunk = (int32_t)chunk,
                        .control = !a->no_control,
-                       .progress = isatty(2) ? progress : NULL};
+                       .progress = progress,
+                       .arg = &w};
     hy_status st =
         read_ids(path, a->text, (int32_t)n, a->random != NULL ? (int32_t)random : 0, &ids);
     o.ids = ids.ids;
@@ -241,19 +265,19 @@ static hy_status drift(const hy_conf *conf, const hy_cli *cli, const args *a, co
 
 int hy_cmd_drift(int argc, char **argv)
 {
-    args a = {.tokens = "256", .chunk = "64"};
+    args a = {.tokens = "128", .chunk = "32"};
     const hy_cli_opt opts[] = {
         {.name = "--tokens",
          .letter = 'n',
          .arg = "N",
          .value = &a.tokens,
-         .help = "of the text (256)"},
+         .help = "of the text (128; simt does some 10 a second)"},
         {.name = "--text", .arg = "FILE", .value = &a.text, .help = "feed this text instead"},
         {.name = "--random",
          .arg = "VOCAB",
          .value = &a.random,
          .help = "feed made-up ids below VOCAB"},
-        {.name = "--chunk", .arg = "N", .value = &a.chunk, .help = "tokens of a step (64)"},
+        {.name = "--chunk", .arg = "N", .value = &a.chunk, .help = "tokens of a step (32)"},
         {.name = "--json", .arg = "FILE", .value = &a.json, .help = "write JSON there (-: here)"},
         {.name = "--max-kl",
          .arg = "X",

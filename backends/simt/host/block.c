@@ -143,6 +143,12 @@ static _Noreturn void stuck(simt_block *b)
 
 static void fiber_main(void);
 
+/* Waves have 32 or 64 lanes: no division. */
+static int wave_of(const simt_block *b, int tid)
+{
+    return tid >> (b->wave == 32 ? 5 : 6);
+}
+
 /* The next ready lane of [lo, hi) after me, around; -1: none. */
 static int next_ready(const simt_block *b, int me, int lo, int hi)
 {
@@ -155,8 +161,10 @@ static int next_ready(const simt_block *b, int me, int lo, int hi)
 /* A lane to run after `me`: of its wave if possible, then one that has not begun. -1: none. */
 static int pick(const simt_block *b, int me)
 {
-    int lo = me / b->wave * b->wave, hi = lo + b->waves[me / b->wave].n;
+    const int wave = wave_of(b, me), lo = wave * b->wave, hi = lo + b->waves[wave].n;
     int fresh = b->n_fresh > 0 ? b->order[b->n - b->n_fresh] : -1;
+    if (fresh < 0 && me + 1 < hi && b->state[me + 1] == SIMT_READY) /* nearly always */
+        return me + 1;
     if (fresh >= lo && fresh < hi)
         return fresh;
     int l = next_ready(b, me, lo, hi);
@@ -289,7 +297,7 @@ static simt_wave *arrive(simt_op op, const char *file, int line)
 {
     const simt_lane *me = simt_me;
     simt_block *b = me->block;
-    simt_wave *w = &b->waves[me->tid / b->wave];
+    simt_wave *w = &b->waves[wave_of(b, me->tid)];
     if (w->arrived == 0) {
         w->op = op;
         w->site = (simt_site){file, line};
@@ -305,7 +313,7 @@ uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
     simt_lane *me = simt_me;
     simt_block *b = me->block;
     simt_wave *w = arrive(op, file, line);
-    int lane = me->tid % b->wave, side = w->side;
+    int lane = me->tid & (b->wave - 1), side = w->side;
     uint64_t *team = w->slot[side] + lane / 32 * 32;
     w->slot[side][lane] = v;
     if (++w->arrived < w->n) {
@@ -315,7 +323,7 @@ uint64_t simt_team(simt_op op, uint64_t v, int arg, const char *file, int line)
         w->side = 1 - side;
         for (int t = 0; op > SIMT_LANE && t < w->n; t += 32)
             w->slot[side][t] = team_result(op, w->slot[side] + t);
-        memset(b->state + me->tid / b->wave * b->wave, SIMT_READY, (size_t)w->n);
+        memset(b->state + (me->tid & -b->wave), SIMT_READY, (size_t)w->n);
     }
     if (op == SIMT_XOR)
         return team[(lane ^ arg) & 31];
@@ -334,7 +342,7 @@ void simt_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16, con
     simt_lane *me = simt_me;
     simt_block *bl = me->block;
     simt_wave *w = arrive(SIMT_MMA, file, line);
-    const int side = w->side, t = me->tid % bl->wave / 32, row = me->tid % 32 / 4;
+    const int side = w->side, t = (me->tid & (bl->wave - 1)) / 32, row = me->tid % 32 / 4;
     const int k = me->tid % 4 * 2, col = me->tid % 4 * 2;
     float *A = w->a[side][t], *B = w->b[side][t];
     for (int i = 0; i < 4; i++) /* words 0, 2: row; 1, 3: eight below; 2, 3: eight on in k */
@@ -346,7 +354,7 @@ void simt_mma(float c[4], const uint32_t a[4], const uint32_t b[2], int f16, con
     } else {
         w->arrived = 0;
         w->side = 1 - side;
-        memset(bl->state + me->tid / bl->wave * bl->wave, SIMT_READY, (size_t)w->n);
+        memset(bl->state + (me->tid & -bl->wave), SIMT_READY, (size_t)w->n);
     }
     for (int i = 0; i < 4; i++) {
         const float *x = A + (row + i / 2 * 8) * 16, *y = B + (col + i % 2) * 16;

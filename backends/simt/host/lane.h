@@ -163,16 +163,20 @@ HY_DEV int32_t hy_atomic_max_i32(int32_t *p, int32_t v)
     return old;
 }
 
-HY_DEV int32_t hy_dp4a(uint32_t a, uint32_t b, int32_t c)
+/* c + the sixteen products of signed bytes. */
+HY_DEV int32_t hy_dot16(const uint32_t a[4], const uint32_t b[4], int32_t c)
 {
 #ifdef __AVX2__
-    __m128i x = _mm_cvtepi8_epi16(_mm_cvtsi32_si128((int)a));
-    __m128i y = _mm_cvtepi8_epi16(_mm_cvtsi32_si128((int)b));
-    __m128i p = _mm_madd_epi16(x, y);
-    return c + _mm_cvtsi128_si32(p) + _mm_extract_epi32(p, 1);
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)a));
+    const __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)b));
+    const __m256i p = _mm256_madd_epi16(x, y);
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(p), _mm256_extracti128_si256(p, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return c + _mm_cvtsi128_si32(s);
 #else
-    for (int i = 0; i < 32; i += 8)
-        c += (int32_t)(int8_t)(a >> i) * (int32_t)(int8_t)(b >> i);
+    for (int i = 0; i < 128; i += 8)
+        c += (int32_t)(int8_t)(a[i / 32] >> i % 32) * (int32_t)(int8_t)(b[i / 32] >> i % 32);
     return c;
 #endif
 }
