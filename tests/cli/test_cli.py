@@ -102,7 +102,8 @@ class Cli(unittest.TestCase):
             self.assertIn("llama", halyard("inspect", model).stdout)
             base = ("drift", "cpu", "simt:64", model, "-n", "40", "-t", "1", "-o", "kv.type=f32")
             p = halyard(*base, "--json", "-")
-            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            rest = re.sub(r"drift: \d+ of 40 tokens in \d+ s.*\n", "", p.stderr)  # a slow machine is told how far it is
+            self.assertEqual((p.returncode, rest), (0, ""))
             j = json.loads(p.stdout)
             self.assertEqual((j["tokens"], j["drift"]["positions"], j["drift"]["same_top1"]), (40, 40, 40))
             self.assertEqual((j["a"]["spec"], j["b"]["isa"], len(j["layers"])), ("cpu", "wave64", 3))
