@@ -132,6 +132,9 @@ const hy_conf_key hy_conf__keys[] = {
          "Which worker takes a request: the one with the fewest under way, or each in turn."),
     SIZE("router", "min_prefill_chars", "0", "0", "1G",
          "A shorter prompt (bytes, as JSON) goes to a decode node alone."),
+    ENUM("router", "without_prefill", "compute", "compute|fail",
+         "When no prefill node can be used (none is up, none whose KV a decode node can take, all "
+         "have failed): decode computes the prompt, or the client gets 503."),
     INT("router", "retries", "2", "0", "100",
         "Further workers to try when one fails before the first byte of its answer."),
     TIME("router", "health_interval", "2s", "10ms", "1h",

@@ -14,6 +14,7 @@ static void read_opts(const hy_conf *c, hy_route_opts *o)
 {
     o->push = strcmp(hy_conf_str(c, "router", "mode"), "push") == 0;
     o->round_robin = strcmp(hy_conf_str(c, "router", "policy"), "round_robin") == 0;
+    o->need_prefill = strcmp(hy_conf_str(c, "router", "without_prefill"), "fail") == 0;
     o->min_prefill_len = hy_conf_size(c, "router", "min_prefill_chars");
     o->retries = (int)hy_conf_int(c, "router", "retries");
     o->max_answer_bytes = hy_conf_size(c, "router", "max_answer");

@@ -193,18 +193,52 @@ static void on_d_end(void *arg, hy_client_fate fate, const char *why)
         hy_flow__decode_failed(f, fate);
 }
 
-/* Not the prefill node itself, unless there is no other. */
+/* Nobody can take the KV that prefill has or makes. */
+static void forsake(hy_flow *f)
+{
+    hy_leg__drop(&f->p);
+    hy_route__release(f->r, f->owner, hy_buf_str(&f->headers), f->params);
+    free(f->params);
+    f->params = NULL;
+    f->owner = NULL;
+}
+
+/* One that can take the KV of the prefill node; not that node itself, unless there is no other. If
+ * there is none: any, which then computes the prompt. */
 static hy_worker *pick_decoder(hy_flow *f)
 {
     hy_route *r = f->r;
-    size_t own = f->owner != NULL ? (size_t)(f->owner - r->workers) : r->n_workers;
-    bool was = own < r->n_workers && f->tried_d[own];
-    if (own < r->n_workers)
-        f->tried_d[own] = true;
-    hy_worker *w = hy_route__pick(r, HY_ROUTE_DECODE, f->tried_d);
-    if (own < r->n_workers)
-        f->tried_d[own] = was;
-    return w != NULL ? w : hy_route__pick(r, HY_ROUTE_DECODE, f->tried_d);
+    if (f->owner == NULL || f->params == NULL)
+        return hy_route__pick(r, HY_ROUTE_DECODE, f->tried_d);
+    const size_t own = (size_t)(f->owner - r->workers);
+    for (size_t i = 0; i < r->n_workers; i++)
+        f->skip[i] = f->tried_d[i] || hy_route__bar(r, f->owner, &r->workers[i]) != NULL;
+    f->skip[own] = true;
+    hy_worker *w = hy_route__pick(r, HY_ROUTE_DECODE, f->skip);
+    f->skip[own] = f->tried_d[own];
+    if (w == NULL)
+        w = hy_route__pick(r, HY_ROUTE_DECODE, f->skip);
+    if (w != NULL)
+        return w;
+    w = hy_route__pick(r, HY_ROUTE_DECODE, f->tried_d);
+    if (w != NULL)
+        forsake(f);
+    return w;
+}
+
+static void fail_alone(hy_flow *f)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    if (f->last[0] != '\0')
+        hy_buf_puts(&b, f->last);
+    else
+        hy_route__why_alone(f->r, &b);
+    hy_buf_puts(&b, "), and [router] without_prefill = fail");
+    char text[512];
+    snprintf(text, sizeof(text), "No prefill node can be used (%s.", hy_buf_str(&b));
+    hy_buf_fini(&b);
+    hy_flow__fail(f, 503, text);
 }
 
 void hy_flow__decode(hy_flow *f)
@@ -219,6 +253,10 @@ void hy_flow__decode(hy_flow *f)
         snprintf(text, sizeof(text), "No worker that can decode is up%s%s%s.",
                  f->last[0] != '\0' ? " (" : "", f->last, f->last[0] != '\0' ? ")" : "");
         hy_flow__fail(f, 503, text);
+        return;
+    }
+    if (f->paired && f->params == NULL && r->o.need_prefill) {
+        fail_alone(f);
         return;
     }
     f->tried_d[w - r->workers] = true;

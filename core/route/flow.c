@@ -78,6 +78,7 @@ void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
     free(f->raw);
     free(f->tried_p);
     free(f->tried_d);
+    free(f->skip);
     free(f->params);
     free(f);
 }
@@ -243,6 +244,7 @@ static bool make(hy_flow *f, hy_front *c)
     f->raw = malloc(f->raw_len + 1);
     f->tried_p = calloc(r->n_workers, sizeof(bool));
     f->tried_d = calloc(r->n_workers, sizeof(bool));
+    f->skip = calloc(r->n_workers, sizeof(bool));
     f->p.answer = evbuffer_new();
     f->d.answer = evbuffer_new();
     f->hold = evbuffer_new();
@@ -252,7 +254,8 @@ static bool make(hy_flow *f, hy_front *c)
     pass_on(f, c, "tracestate");
     hy_buf_printf(&f->headers, "Accept: */*\r\nX-Request-Id: %s\r\n", c->rid);
     if (f->target == NULL || f->raw == NULL || f->tried_p == NULL || f->tried_d == NULL ||
-        f->p.answer == NULL || f->d.answer == NULL || f->hold == NULL || f->headers.failed)
+        f->skip == NULL || f->p.answer == NULL || f->d.answer == NULL || f->hold == NULL ||
+        f->headers.failed)
         return false;
     evbuffer_remove(c->in, f->raw, f->raw_len);
     f->raw[f->raw_len] = '\0';
@@ -297,7 +300,8 @@ void hy_flow_begin(hy_front *c, bool generate)
     f->parsed = generate;
     if (generate)
         hy_body_facts_get(&f->body, &f->facts);
-    if (generate && !f->facts.alone && f->facts.prompt_len >= r->o.min_prefill_len)
+    f->paired = generate && !f->facts.alone && f->facts.prompt_len >= r->o.min_prefill_len;
+    if (f->paired)
         hy_flow__prefill(f);
     else
         hy_flow__decode(f);

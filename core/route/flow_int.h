@@ -22,7 +22,7 @@ struct hy_flow {
     hy_flow *next, **link;
     hy_route *r;
     hy_front *conn;
-    bool generate, streaming, until_close, done_seen;
+    bool generate, paired /* goes through prefill and decode */, streaming, until_close, done_seen;
     char *target;
     const char *method;
     hy_buf headers; /* for workers */
@@ -33,7 +33,7 @@ struct hy_flow {
     bool parsed;
     hy_body_facts facts;
     hy_leg p, d;
-    bool *tried_p, *tried_d;
+    bool *tried_p, *tried_d, *skip;
     int left_p, left_d; /* further tries */
     char *params;       /* kv_transfer_params for decode; NULL: none */
     hy_worker *owner;   /* the prefill node that holds the KV of params */

@@ -5,8 +5,10 @@
  * Thread: route stage.  Owner: none.
  */
 #include "core/http/http.h"
+#include "core/http/json_out.h"
 #include "core/route/route_int.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -39,6 +41,46 @@ static bool key_fits(const hy_front *c)
     return fits;
 }
 
+/* {"pairs_refused": [{"decode": NAME, "peers": [...]}]}: it works, but not as it was meant. */
+static void health_body(hy_front *c)
+{
+    const hy_route *r = c->r;
+    hy_buf b;
+    bool any = false;
+    hy_buf_init(&b);
+    for (size_t i = 0; i < r->n_workers; i++) {
+        const hy_worker *w = &r->workers[i];
+        bool has = false;
+        for (size_t k = 0; k < r->n_workers; k++)
+            has |= w->bars[k] != NULL;
+        if (!has)
+            continue;
+        hy_buf_puts(&b, any ? ",{\"decode\":" : "{\"pairs_refused\":[{\"decode\":");
+        hy_json_cstr(&b, w->name);
+        hy_buf_puts(&b, ",\"peers\":");
+        hy_route__bars_json(w, &b);
+        hy_buf_putc(&b, '}');
+        any = true;
+    }
+    if (any)
+        hy_buf_puts(&b, "]}");
+    if (any)
+        hy_front_reply_buf(c, 200, JSON_TYPE, &b);
+    else
+        hy_front_reply(c, 200, NULL, NULL);
+}
+
+static void fail_unpaired(hy_front *c)
+{
+    hy_buf b;
+    char text[512];
+    hy_buf_init(&b);
+    hy_route__why_alone(c->r, &b);
+    snprintf(text, sizeof(text), "No prefill node can be used (%.400s).", hy_buf_str(&b));
+    hy_buf_fini(&b);
+    hy_front_reply_error(c, 503, "ServiceUnavailableError", text, NULL);
+}
+
 static void health(hy_front *c)
 {
     hy_route *r = c->r;
@@ -48,8 +90,10 @@ static void health(hy_front *c)
     else if (hy_route__n_up(r, HY_ROUTE_DECODE) == 0)
         hy_front_reply_error(c, 503, "ServiceUnavailableError",
                              "No worker that can decode is up; GET /workers says why.", NULL);
+    else if (r->o.need_prefill && !hy_route__has_pair(r))
+        fail_unpaired(c);
     else
-        hy_front_reply(c, 200, NULL, NULL);
+        health_body(c);
 }
 
 static bool own_page(hy_front *c, const char *path)

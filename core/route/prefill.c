@@ -93,6 +93,7 @@ static void on_p_end(void *arg, hy_client_fate fate, const char *why)
     }
     if (status < 200 || status > 299) {
         snprintf(f->last, sizeof(f->last), "%s: prefill answered %d", w->name, status);
+        f->paired &= status == 429 || status >= 500; /* else decode says what is wrong with it */
         hy_flow__prefill_failed(f, status == 429 || status >= 500);
         return;
     }
@@ -105,16 +106,6 @@ static void on_p_end(void *arg, hy_client_fate fate, const char *why)
     evbuffer_drain(f->p.answer, evbuffer_get_length(f->p.answer));
     f->owner = w;
     hy_flow__decode(f);
-}
-
-static bool other_decoder(const hy_route *r, const hy_worker *p)
-{
-    for (size_t i = 0; i < r->n_workers; i++) {
-        const hy_worker *w = &r->workers[i];
-        if (w != p && (w->can & HY_ROUTE_DECODE) && w->state != HY_WORKER_DOWN)
-            return true;
-    }
-    return false;
 }
 
 /* Push: the KV is named before it exists. */
@@ -156,9 +147,11 @@ void hy_flow__prefill(hy_flow *f)
 {
     static const hy_client_ops ops = {on_p_head, on_p_body, on_p_end};
     hy_route *r = f->r;
-    hy_worker *w = hy_route__pick(r, HY_ROUTE_PREFILL, f->tried_p);
     hy_buf b, params;
-    if (w == NULL || !other_decoder(r, w)) {
+    for (size_t i = 0; i < r->n_workers; i++) /* KV that nobody could take is not asked for */
+        f->tried_p[i] |= !hy_route__has_taker(r, &r->workers[i]);
+    hy_worker *w = hy_route__pick(r, HY_ROUTE_PREFILL, f->tried_p);
+    if (w == NULL) {
         hy_flow__decode(f);
         return;
     }

@@ -36,6 +36,7 @@ typedef struct hy_route_opts {
     size_t n_peers;
     bool push;               /* both legs at once, joined by a transfer_id */
     bool round_robin;        /* else the least outstanding requests */
+    bool need_prefill;       /* where none can be used: 503, else decode computes the prompt */
     size_t min_prefill_len;  /* bytes of prompt as JSON; shorter ones go to decode alone */
     int retries;             /* further workers to try for a leg */
     size_t max_answer_bytes; /* of an answer that is no stream */

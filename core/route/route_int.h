@@ -41,7 +41,11 @@ typedef struct hy_worker {
     struct event *timer;
     hy_client_call *probe;
     int probe_status;
-    hy_metric *up, *mx_active, *errors;
+    char **bars; /* [n_workers]: why it cannot take KV from that one; NULL: nothing is known */
+    hy_client_call *links_call;
+    hy_buf links_text;
+    int links_status;
+    hy_metric *up, *mx_active, *mx_bars, *errors;
 } hy_worker;
 
 hy_status hy_route__workers_init(hy_route *r);
@@ -59,6 +63,17 @@ void hy_route__worker_suspect(hy_worker *w);
 void hy_route__workers_json(hy_route *r, hy_buf *b);
 /* Workers up that can. */
 int hy_route__n_up(const hy_route *r, unsigned can);
+/* pair.c: why decode node d cannot take KV from p; NULL: it can, as far as known. */
+const char *hy_route__bar(const hy_route *r, const hy_worker *p, const hy_worker *d);
+/* Another node that is not down can take its KV; any prefill node has such a one. */
+bool hy_route__has_taker(const hy_route *r, const hy_worker *p);
+bool hy_route__has_pair(const hy_route *r);
+/* Read what its links are. */
+void hy_route__pairs_ask(hy_worker *d);
+/* [{"peer", "why"}]: of whom it cannot take KV. */
+void hy_route__bars_json(const hy_worker *d, hy_buf *b);
+/* Why nothing goes through prefill. */
+void hy_route__why_alone(const hy_route *r, hy_buf *b);
 /* Tell P that nobody will fetch what `params` names. Keeps going by itself. */
 void hy_route__release(hy_route *r, hy_worker *p, const char *headers, const char *params);
 

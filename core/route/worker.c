@@ -146,6 +146,8 @@ static void on_probe_end(void *arg, hy_client_fate fate, const char *why)
         else
             set_state(w, HY_WORKER_UP, NULL);
     }
+    if (w->state == HY_WORKER_UP)
+        hy_route__pairs_ask(w);
     uint64_t ns = w->r->o.health_interval_ns;
     check_in(w, w->state == HY_WORKER_UP || ns < DOWN_INTERVAL_NS ? ns : DOWN_INTERVAL_NS);
 }
@@ -287,6 +289,10 @@ void hy_route__workers_json(hy_route *r, hy_buf *b)
                       roles_of(w), names[w->state], w->active,
                       (double)(hy_route__now(r) - w->since_ns) / 1e9);
         hy_json_cstr(b, w->state == HY_WORKER_DOWN ? w->why : NULL);
+        if (w->can & HY_ROUTE_DECODE) {
+            hy_buf_puts(b, ",\"refuses\":");
+            hy_route__bars_json(w, b);
+        }
         hy_buf_putc(b, '}');
     }
     hy_buf_puts(b, "]}");
@@ -306,7 +312,10 @@ hy_status hy_route__workers_init(hy_route *r)
         w->host = strdup(p->host);
         w->addrs = strdup(p->addrs != NULL ? p->addrs : "");
         w->timer = event_new(r->base, -1, 0, on_timer, w);
-        if (w->name == NULL || w->host == NULL || w->addrs == NULL || w->timer == NULL)
+        w->bars = calloc(r->o.n_peers, sizeof(char *));
+        hy_buf_init(&w->links_text);
+        if (w->name == NULL || w->host == NULL || w->addrs == NULL || w->timer == NULL ||
+            w->bars == NULL)
             return hy_fail(HY_E_NOMEM, "out of memory for workers");
         hy_label l[] = {{"worker", w->name}};
         if (r->o.metrics == NULL)
@@ -315,6 +324,10 @@ hy_status hy_route__workers_init(hy_route *r)
                                 "1 while the worker answers its health checks.", l, 1);
         w->mx_active = hy_metric_gauge(r->o.metrics, "halyard:router_worker_active",
                                        "Requests under way at the worker.", l, 1);
+        w->mx_bars = hy_metric_gauge(
+            r->o.metrics, "halyard:router_pairs_refused",
+            "Prefill nodes that the worker cannot take KV from; no request goes through the pair.",
+            l, 1);
         w->errors =
             hy_metric_counter(r->o.metrics, "halyard:router_upstream_errors_total",
                               "Connections to the worker that failed, broke or timed out.", l, 1);
@@ -339,6 +352,11 @@ void hy_route__workers_fini(hy_route *r)
     for (size_t i = 0; i < r->n_workers; i++) {
         hy_worker *w = &r->workers[i];
         hy_client_cancel(w->probe);
+        hy_client_cancel(w->links_call);
+        hy_buf_fini(&w->links_text);
+        for (size_t k = 0; k < r->n_workers && w->bars != NULL; k++)
+            free(w->bars[k]);
+        free(w->bars);
         if (w->timer != NULL)
             event_free(w->timer);
         free(w->name);

@@ -210,6 +210,45 @@ class Push(Pull):
     MODE = "push"
 
 
+class Refused(unittest.TestCase):
+    """Nodes whose values differ: told at start, no request goes through the pair, and the pair is used as soon as a
+    node has come back with a file that fits."""
+
+    def run_one(self, mode):
+        c = Cluster(mode=mode, p_kv="type = f32", both="connector.on_failure=fail")
+        try:
+            self.assertIn("[node.d0] cannot take KV from [node.p0]: [kv] type is f32 there, f16 here", c.up.text())
+            self.assertRegex(c.up.text(), r"d0 <- p0 +refused ")
+            pair = 'halyard:router_pairs_refused{worker="d0"}'
+            wait(lambda: c.metric(c.router, pair) == 1)
+            want = c.text(PROMPT, c.d)
+            for _ in range(5):  # on_failure = fail: any that was sent through the pair would be an error
+                a = c.ask(PROMPT)
+                self.assertEqual((a.status, a.json()["choices"][0]["text"]), (200, want))
+                self.assertNotIn("x-halyard-prefill", a.headers)
+            self.assertEqual(c.metric(c.p, "vllm:request_success_total"), 0)
+            w = [x for x in kit.request(c.router, "GET", "/workers", None).json()["workers"] if x["name"] == "d0"][0]
+            self.assertEqual(w["refuses"][0]["peer"], "p0")
+            self.assertIn("value", w["refuses"][0]["why"])
+            c.set_p("storage = f16")
+            os.kill(c.up.pids()["p0"], signal.SIGKILL)
+            t0 = time.time()
+            wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", 30)
+            self.assertLess(time.time() - t0, 15)
+            self.assertEqual(c.metric(c.router, pair), 0)
+            c.wait_served()
+            c.wait_idle()
+        finally:
+            rc = c.stop()
+        self.assertEqual(rc, 0)
+
+    def test_pull(self):
+        self.run_one("pull")
+
+    def test_push(self):
+        self.run_one("push")
+
+
 class Clock(unittest.TestCase):
     """A node of another machine: its clock is placed, and the file says how well."""
 

@@ -71,9 +71,10 @@ def free_ports(n, lo=None):
 
 
 class Cluster:
-    """router, p0, d0 (other block size, storage and order); advertise: where D is told that P is."""
+    """router, p0, d0 (other block size, storage and order); advertise: where D is told that P is. p_kv: what
+    p0's own file says of storage in [kv], changed by set_p for its next start."""
 
-    def __init__(self, mode="pull", p="", d="", router="", both="", advertise=None, env=None, ports=None):
+    def __init__(self, mode="pull", p="", d="", router="", both="", advertise=None, ports=None, p_kv="storage = f16"):
         self.dir = tempfile.mkdtemp(prefix="hy-tiny-")
         make_model(self.dir)
         self.router, self.p, self.d, self.fp, self.fd = ports or free_ports(5)
@@ -83,6 +84,7 @@ class Cluster:
         fast = ("router.health_interval=100ms, router.health_timeout=1s, router.down_after=3, "
                 f"router.mode={mode}, node.log_level=debug")
         conf = os.path.join(ROOT, "conf")
+        self.set_p(p_kv)
         self.up = Up(f"""
 [node.router]
 file = {conf}/router.ini
@@ -90,7 +92,7 @@ set = http.port={self.router}, peer.p0.url=http://127.0.0.1:{self.p}, peer.d0.ur
 restart_backoff = 10ms
 max_restarts = 0
 [node.p0]
-file = {conf}/pd-prefill.ini
+file = {self.dir}/p0.ini
 set = http.port={self.p}, fabric.listen=127.0.0.1:{self.fp}, connector.advertise={at}, {small}{", " + p if p else ""}
 restart_backoff = 10ms
 max_restarts = 0
@@ -107,6 +109,10 @@ max_restarts = 0
             self.up.stop()
             shutil.rmtree(self.dir)
             raise
+
+    def set_p(self, kv):
+        with open(os.path.join(ROOT, "conf/pd-prefill.ini")) as f, open(f"{self.dir}/p0.ini", "w") as g:
+            g.write(f.read().replace("storage = f16", kv))
 
     def stop(self):
         rc = self.up.stop()

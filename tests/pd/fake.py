@@ -28,6 +28,7 @@ class Fake:
     def __init__(self, port=0, params=PARAMS, tokens=4):
         self.params, self.tokens, self.behave = params, tokens, None
         self.requests, self.health, self.n_conns = [], 200, 0
+        self.links = None  # what GET /links answers; None: no such page, as with vLLM
         self.lock = threading.Lock()
         self.conns = set()
         self.sock = socket.socket()
@@ -76,7 +77,7 @@ class Fake:
                     headers.append((k, v.strip()))
                 n = int(dict((k.lower(), v) for k, v in headers).get("content-length", 0))
                 r = Request(method, path, headers, f.read(n))
-                if path != "/health":
+                if path not in ("/health", "/links"):
                     with self.lock:
                         self.requests.append(r)
                 if self.behave and self.behave(r, c):
@@ -124,6 +125,8 @@ class Fake:
     def answer(self, r, c):
         if r.path == "/health":
             return self.send(c, self.health, b"")
+        if r.path == "/links" and self.links is not None:
+            return self.send(c, 200, self.links if isinstance(self.links, bytes) else {"links": self.links})
         if r.path == "/v1/models":
             return self.send(c, 200, {"object": "list", "data": [{"id": "fake-model"}]})
         if r.path == "/tokenize":

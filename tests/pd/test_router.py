@@ -797,6 +797,182 @@ class Push(Base):
         self.idle()
 
 
+def link(peer, state="up", why="", copy="group 0: as it is", addrs=""):
+    return {"peer": peer, "addrs": addrs, "state": state, "path": "own", "copy": copy if state == "up" else "", "why": why}
+
+
+WHY = "[kv] type: f16 here, f32 there"
+
+
+class Pairs(Base):
+    """A decode node says that it cannot take KV from a prefill node: no request goes through that pair, until it
+    says otherwise."""
+    N_P, N_D = 2, 2
+
+    def refused(self, d, n):
+        self.r.wait_metric(f'halyard:router_pairs_refused{{worker="d{d}"}}', n)
+
+    def workers(self):
+        return {w["name"]: w.get("refuses") for w in self.r.get("/workers").json()["workers"]}
+
+    def pairs(self, n=12, stream=False):
+        got = set()
+        for _ in range(n):
+            a = self.r.post("/v1/completions", {**Q, "stream": stream})
+            self.assertEqual(a.status, 200)
+            got.add((a.headers.get("x-halyard-prefill"), a.headers["x-halyard-worker"]))
+        self.idle()
+        return got
+
+    def test_only_good_pairs(self):
+        """Two islands: each prefill node fits one decode node, and never meets the other."""
+        for d in (0, 1):
+            self.d[d].links = [link(f"p{d}"), link(f"p{1 - d}", "refused", WHY)]
+            self.refused(d, 1)
+        for stream in (False, True):
+            self.assertEqual(self.pairs(stream=stream), {("p0", "d0"), ("p1", "d1")})
+        self.assertEqual(self.workers(), {"p0": None, "p1": None, "d0": [{"peer": "p1", "why": WHY}],
+                                          "d1": [{"peer": "p0", "why": WHY}]})
+        h = self.r.get("/health")
+        self.assertEqual((h.status, h.json()), (200, {"pairs_refused": [
+            {"decode": "d0", "peers": [{"peer": "p1", "why": WHY}]}, {"decode": "d1", "peers": [{"peer": "p0", "why": WHY}]}]}))
+        self.assertIn(f"d0 cannot take KV from p1: {WHY}", self.r.text())
+        # p1 was started again with another file: all pairs are good, and said to be
+        for d in self.d:
+            d.links = [link("p0"), link("p1")]
+        self.refused(0, 0)
+        self.refused(1, 0)
+        self.assertIn("d0 may take KV from p1 again", self.r.text())
+        self.assertEqual(self.r.get("/health").body, b"")
+        self.assertEqual({d for _, d in self.pairs()}, {"d0", "d1"})
+
+    def test_a_link_that_is_lost_or_unknown_is_no_refusal(self):
+        self.d[0].links = [link("p0", "down", "connection refused"), link("p1", "connecting")]
+        self.d[1].links = []
+        time.sleep(0.4)
+        for d in (0, 1):
+            self.refused(d, 0)
+        self.assertEqual({p for p, _ in self.pairs()}, {"p0", "p1"})
+
+    def test_one_way_and_by_address(self):
+        """A link that only serves is of no use for taking; a node may have another name than its peer section."""
+        self.d[0].links = [link("p0", copy=""), link("somebody", "refused", WHY, addrs="1.2.3.4:5")]
+        self.refused(0, 1)
+        self.assertEqual([x["peer"] for x in self.workers()["d0"]], ["p0"])
+
+    def test_pages_that_are_none(self):
+        """What is no page of links says nothing, and the router lives."""
+        self.d[0].links = [link("p0", "refused", WHY)]
+        self.refused(0, 1)
+        for raw in (b"", b"nonsense", b"[]", b'{"links": 5}', b'{"links": [5, null, {}, {"peer": 7, "state": []}]}',
+                    b'{"links": [' + b'{"peer": "p0", "state": "refused"},' * 60000 + b"{}]}"):
+            self.d[0].links = raw
+            self.refused(0, 0)
+            self.d[0].links = [link("p0", "refused", "x" * 100000)]
+            self.refused(0, 1)
+        self.assertEqual(self.pairs(4) - {("p0", "d1"), ("p1", "d0"), ("p1", "d1")}, set())
+
+    def test_all_refused(self):
+        """Decode computes the prompts by itself, and prefill is not asked for KV that nobody takes."""
+        for d in self.d:
+            d.links = [link("p0", "refused", WHY), link("p1", "refused", WHY)]
+        self.refused(0, 2)
+        self.refused(1, 2)
+        self.assertEqual(self.pairs(), {(None, "d0"), (None, "d1")})
+        self.assertEqual([p.seen("/v1/completions", timeout=0.1) for p in self.p], [[], []])
+        self.assertEqual(self.r.get("/health").status, 200)
+
+    def test_the_only_taker_dies(self):
+        """Its KV is given back, and the other node computes the prompt instead of failing to load."""
+        self.d[0].links = [link("p0", "refused", WHY), link("p1", "refused", WHY)]
+        self.refused(0, 2)
+        self.d[1].behave = lambda r, c: r.path == "/v1/completions"  # closes without a byte
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers["x-halyard-worker"]), (200, "d0"))
+        self.assertNotIn("x-halyard-prefill", a.headers)
+        self.assertNotIn("kv_transfer_params", self.d[0].requests[-1].body)
+        self.released(0 if self.p[0].seen("/v1/completions", timeout=0.1) else 1)
+        self.idle()
+
+
+class PairsPush(Pairs):
+    ROUTER = "mode = push\n"
+
+    def test_the_only_taker_dies(self):
+        self.d[0].links = [link("p0", "refused", WHY), link("p1", "refused", WHY)]
+        self.refused(0, 2)
+        hold = threading.Event()
+        self.addCleanup(hold.set)
+        for p in self.p:
+            p.behave = lambda r, c: r.path == "/v1/completions" and (wait_gone(c, 10) or True)
+        self.d[1].behave = lambda r, c: r.path == "/v1/completions"
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers["x-halyard-worker"]), (200, "d0"))
+        self.assertNotIn("kv_transfer_params", self.d[0].requests[-1].body)
+        p = self.p[0] if self.p[0].seen("/v1/completions", timeout=0.2) else self.p[1]
+        name = p.seen("/v1/completions")[0].body["kv_transfer_params"]["transfer_id"]
+        self.assertEqual([r.body["kv_transfer_params"]["transfer_id"] for r in p.seen("/v1/kv/release")], [name])
+        self.idle()
+
+
+class WithoutPrefill(Base):
+    """[router] without_prefill = fail: decode nodes never compute prompts that prefill should."""
+    ROUTER = "without_prefill = fail\nmin_prefill_chars = 4\n"
+
+    def unable(self, *words):
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers.get("retry-after")), (503, "1"))
+        for w in words:
+            self.assertIn(w, a.json()["error"]["message"])
+        self.assertEqual(self.d[0].seen("/v1/completions", timeout=0.05), [])
+        self.idle()
+
+    def test_refused(self):
+        self.d[0].links = [link("p0", "refused", WHY)]
+        self.r.wait_metric('halyard:router_pairs_refused{worker="d0"}', 1)
+        self.unable("d0 cannot take KV from p0", WHY, "without_prefill")
+        h = self.r.get("/health")
+        self.assertEqual(h.status, 503)
+        self.assertIn(WHY, h.json()["error"]["message"])
+        self.d[0].links = [link("p0")]
+        self.r.wait_metric('halyard:router_pairs_refused{worker="d0"}', 0)
+        self.assertEqual(self.r.get("/health").status, 200)
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+
+    def test_down_or_failing(self):
+        self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 500, {}) or True)
+        self.unable("p0", "500")
+        self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 400, {}) or True)
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)  # decode says what is wrong with it
+        self.d[0].requests.clear()
+        self.p[0].die()
+        self.unable("p0")
+        self.r.wait_states(p0="down")
+        self.unable("p0 is down")
+        self.assertEqual(self.r.get("/health").status, 503)
+
+    def test_what_is_decodes_own(self):
+        self.p[0].die()
+        self.r.wait_states(p0="down")
+        for q in ({**Q, "prompt": "x"}, {**Q, "n": 2}):
+            self.assertEqual(self.r.post("/v1/completions", q).status, 200)
+        self.assertEqual(self.r.get("/v1/models").status, 200)
+
+
+class WithoutPrefillPush(WithoutPrefill):
+    ROUTER = WithoutPrefill.ROUTER + "mode = push\n"
+
+    def test_down_or_failing(self):
+        def d(r, c):
+            return r.path == "/v1/completions" and "kv_transfer_params" in r.body and wait_gone(c)
+        self.d[0].behave = d
+        self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 500, {}) or True)
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual(a.status, 503)
+        self.assertIn("500", a.json()["error"]["message"])
+        self.idle()
+
+
 class Load(Base):
     N_P, N_D = 2, 2
 
