@@ -90,10 +90,13 @@ static void unpack_iq4_nl(const uint8_t *b, hy_quant_block *o)
         o->q[i] = iq4_nl[nibble(b + 2, i)];
 }
 
-/* Two bits of element i of 256: each half of 128 has 32 bytes, which hold 4 runs of 32. */
-static int two_bits(const uint8_t *qs, int i)
+/* Codes of two bits: runs of 32 share 32 bytes in fours, low bits first. Inner loops over one run
+ * here and below, which compilers turn into vectors. */
+static void two_bits(const uint8_t *qs, int8_t *q)
 {
-    return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+    for (int r = 0; r < 8; r++)
+        for (int l = 0; l < 32; l++)
+            q[32 * r + l] = (int8_t)(qs[r / 4 * 32 + l] >> r % 4 * 2 & 3);
 }
 
 /* scales[16] (low nibble scale, high nibble min), qs[64], d, dmin */
@@ -104,8 +107,7 @@ static void unpack_q2_k(const uint8_t *b, hy_quant_block *o)
         o->dw[j] = d * (float)(b[j] & 15);
         o->mw[j] = -(dmin * (float)(b[j] >> 4));
     }
-    for (int i = 0; i < 256; i++)
-        o->q[i] = (int8_t)two_bits(b + 16, i);
+    two_bits(b + 16, o->q);
 }
 
 /* hmask[32], qs[64], scales[12] (6 bits each), d */
@@ -118,10 +120,10 @@ static void unpack_q3_k(const uint8_t *b, hy_quant_block *o)
         int high = sc[8 + j % 4] >> j / 4 * 2 & 3;
         o->dw[j] = d * (float)((low | high << 4) - 32);
     }
-    for (int i = 0; i < 256; i++) {
-        int high = b[i % 32] >> i / 32 & 1; /* clear: subtract 4 */
-        o->q[i] = (int8_t)(two_bits(b + 32, i) - (high ? 0 : 4));
-    }
+    two_bits(b + 32, o->q);
+    for (int r = 0; r < 8; r++)
+        for (int l = 0; l < 32; l++) /* bit clear: subtract 4 */
+            o->q[32 * r + l] = (int8_t)(o->q[32 * r + l] - 4 + (b[l] >> r & 1) * 4);
 }
 
 /* Scale and min, 6 bits each, of 8 sub-blocks in 12 bytes. */
@@ -137,28 +139,29 @@ static void k_scales(const uint8_t *b, hy_quant_block *o)
     }
 }
 
-/* Nibble of element i of 256: runs of 32 share 32 bytes in pairs, low nibbles first. */
-static int k_nibble(const uint8_t *qs, int i)
+/* Nibbles of 256: runs of 32 share 32 bytes in pairs, low nibbles first. */
+static void k_nibbles(const uint8_t *qs, int8_t *q)
 {
-    return qs[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+    for (int r = 0; r < 8; r++)
+        for (int l = 0; l < 32; l++)
+            q[32 * r + l] = (int8_t)(qs[r / 2 * 32 + l] >> r % 2 * 4 & 15);
 }
 
 /* d, dmin, scales[12], qs[128] */
 static void unpack_q4_k(const uint8_t *b, hy_quant_block *o)
 {
     k_scales(b, o);
-    for (int i = 0; i < 256; i++)
-        o->q[i] = (int8_t)k_nibble(b + 16, i);
+    k_nibbles(b + 16, o->q);
 }
 
 /* d, dmin, scales[12], qh[32], qs[128] */
 static void unpack_q5_k(const uint8_t *b, hy_quant_block *o)
 {
     k_scales(b, o);
-    for (int i = 0; i < 256; i++) {
-        int high = b[16 + i % 32] >> i / 32 & 1;
-        o->q[i] = (int8_t)(k_nibble(b + 48, i) | high << 4);
-    }
+    k_nibbles(b + 48, o->q);
+    for (int r = 0; r < 8; r++)
+        for (int l = 0; l < 32; l++)
+            o->q[32 * r + l] = (int8_t)(o->q[32 * r + l] | (b[16 + l] >> r & 1) << 4);
 }
 
 /* ql[128], qh[64], scales[16] (signed), d */
@@ -167,11 +170,11 @@ static void unpack_q6_k(const uint8_t *b, hy_quant_block *o)
     float d = f16_at(b + 208);
     for (int j = 0; j < 16; j++)
         o->dw[j] = d * (float)(int8_t)b[192 + j];
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, run = i % 128 / 32, l = i % 32;
-        int low = b[half * 64 + run % 2 * 32 + l] >> run / 2 * 4 & 15;
-        int high = b[128 + half * 32 + l] >> run * 2 & 3;
-        o->q[i] = (int8_t)((low | high << 4) - 32);
+    for (int r = 0; r < 8; r++) {
+        const uint8_t *low = b + r / 4 * 64 + r % 2 * 32, *high = b + 128 + r / 4 * 32;
+        for (int l = 0; l < 32; l++)
+            o->q[32 * r + l] =
+                (int8_t)(((low[l] >> r % 4 / 2 * 4 & 15) | (high[l] >> r % 4 * 2 & 3) << 4) - 32);
     }
 }
 

@@ -322,7 +322,8 @@ hy_status gpu_open(gpu_library *l, const hy_dev_opts *o, hy_dev **out)
     g->v = l->v;
     g->index = o->index;
     g->graphs = wants_graphs(g, o);
-    g->base = (simt_base){.name = l->v->name, .drv = &gpu_driver, .fast = o->fast};
+    g->base = (simt_base){
+        .name = l->v->name, .drv = &gpu_driver, .threads = o->n_threads, .fast = o->fast};
     g->base.base.ops = &dev_ops;
     gpu_math_fill(&g->math);
     g->base.base.math = &g->math;

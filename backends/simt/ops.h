@@ -34,6 +34,7 @@ typedef struct simt_base {
     const char *name; /* "simt", for messages */
     const simt_driver *drv;
     int units;        /* blocks that run at once, about */
+    int threads;      /* of the host, to lay out weights */
     simt_split split; /* of attention over segments: changes speed alone */
     bool fast;        /* numerics = fast: matmuls of many rows on matrix units */
     bool borrow;      /* weights stay where they are: host memory is device memory */

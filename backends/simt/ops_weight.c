@@ -10,9 +10,12 @@
 #include "core/base/alloc.h"
 #include "hal/quant.h"
 
+#include <pthread.h>
 #include <string.h>
 
-#define STAGE ((size_t)4 << 20) /* bytes laid out at a time, about */
+#define STAGE        ((size_t)16 << 20) /* bytes laid out at a time, about */
+#define A_THREAD     ((size_t)1 << 20)  /* of them, at least */
+#define MOST_THREADS 16
 
 typedef struct planes {
     int code, second, scales, per; /* args.h */
@@ -80,24 +83,48 @@ static void lay_legacy(const planes *p, const place *at, const uint8_t *block)
         memcpy(at->code + 16 * at->slots, block + 16, 16);
 }
 
+static uint32_t word_at(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, sizeof(w));
+    return w;
+}
+
+/* Bits [bit, bit + 2) of each of 32 codes: 4 f + i of a half in field f of byte i, a word a half.
+ */
+static void two_bits(const uint8_t *code, int bit, uint8_t out[8])
+{
+    for (int h = 0; h < 2; h++) {
+        uint32_t w = 0;
+        for (int f = 0; f < 4; f++)
+            w |= (word_at(code + 16 * h + 4 * f) >> bit & 0x03030303u) << 2 * f;
+        memcpy(out + 4 * h, &w, sizeof(w));
+    }
+}
+
+/* Bit `bit` of each of 32 codes, an element a bit. */
+static void one_bit(const uint8_t *code, int bit, uint8_t out[4])
+{
+    for (int i = 0; i < 4; i++) { /* the product moves the eight bits into the highest byte */
+        const uint64_t lo = word_at(code + 8 * i), hi = word_at(code + 8 * i + 4);
+        out[i] =
+            (uint8_t)(((lo | hi << 32) >> bit & 0x0101010101010101u) * 0x0102040810204080u >> 56);
+    }
+}
+
+/* On a machine whose low byte comes first, as every one that has such a device. */
 static void lay_codes(hy_dtype t, const place *at, const uint8_t *code)
 {
-    uint8_t low[16] = {0}, high[8] = {0};
-    const bool two = t == HY_Q2_K || t == HY_Q3_K, six = t == HY_Q6_K;
-    for (int e = 0; e < 32; e++) {
-        const int h = e / 16, j = e % 16 / 4, i = e % 4;
-        if (two)
-            low[4 * h + i] |= (uint8_t)((code[e] & 3) << 2 * j);
-        else
-            low[e % 16] |= (uint8_t)((code[e] & 15) << 4 * h);
-        if (six)
-            high[4 * h + i] |= (uint8_t)(code[e] >> 4 << 2 * j);
-        else
-            high[e / 8] |= (uint8_t)((code[e] >> (two ? 2 : 4) & 1) << e % 8);
+    if (t == HY_Q2_K || t == HY_Q3_K) {
+        two_bits(code, 0, at->code);
+    } else {
+        for (int i = 0; i < 16; i++)
+            at->code[i] = (uint8_t)((code[i] & 15) | code[16 + i] << 4);
     }
-    memcpy(at->code, low, two ? 8 : 16);
-    if (t == HY_Q3_K || t == HY_Q5_K || six)
-        memcpy(at->second, high, six ? 8 : 4);
+    if (t == HY_Q6_K)
+        two_bits(code, 4, at->second);
+    else if (t == HY_Q3_K || t == HY_Q5_K)
+        one_bit(code, t == HY_Q3_K ? 2 : 4, at->second);
 }
 
 /* Types of 256 codes a block, group g of it. */
@@ -148,16 +175,62 @@ static void lay_row(hy_dtype t, const uint8_t *src, int64_t k, size_t row, uint8
 
 /* ---- onto the device ---- */
 
+/* Rows that a thread lays out. */
+typedef struct rows {
+    const hy_weight_src *src;
+    const uint8_t *from;
+    uint8_t *to;
+    size_t row, to_row;
+    int64_t n;
+    pthread_t thread;
+    bool started;
+} rows;
+
+static void *lay_rows(void *arg)
+{
+    const rows *r = arg;
+    memset(r->to, 0, (size_t)r->n * r->to_row);
+    for (int64_t i = 0; i < r->n; i++)
+        lay_row(r->src->type, r->from + (size_t)i * r->row, r->src->k, r->row,
+                r->to + (size_t)i * r->to_row);
+    return NULL;
+}
+
+/* Rows in equal parts, a thread each; a part whose thread does not start is the caller's, too. */
+static void lay_all(const rows *all, int threads)
+{
+    rows part[MOST_THREADS];
+    const int by_size = (int)(all->to_row * (size_t)all->n / A_THREAD) + 1;
+    int n = threads < by_size ? threads : by_size;
+    n = n > MOST_THREADS ? MOST_THREADS : n < 1 ? 1 : n;
+    for (int i = 0; i < n; i++) {
+        const int64_t lo = all->n * i / n;
+        part[i] = *all;
+        part[i].from += (size_t)lo * all->row;
+        part[i].to += (size_t)lo * all->to_row;
+        part[i].n = all->n * (i + 1) / n - lo;
+        part[i].started =
+            i + 1 < n && pthread_create(&part[i].thread, NULL, lay_rows, &part[i]) == 0;
+        if (!part[i].started)
+            lay_rows(&part[i]);
+    }
+    for (int i = 0; i < n; i++)
+        if (part[i].started)
+            pthread_join(part[i].thread, NULL);
+}
+
 static hy_status send_rows(hy_queue *q, const simt_weight *w, const hy_weight_src *src, size_t row,
                            void *host, int64_t at, int64_t n)
 {
     const hy_dev_ops *ops = q->dev->ops;
     uint8_t *to = (uint8_t *)(uintptr_t)w->p + (size_t)at * w->row_bytes;
-    const uint8_t *from = (const uint8_t *)src->data + (size_t)at * row;
-    memset(host, 0, (size_t)n * w->row_bytes);
-    for (int64_t r = 0; r < n; r++)
-        lay_row(src->type, from + (size_t)r * row, src->k, row,
-                (uint8_t *)host + (size_t)r * w->row_bytes);
+    const rows all = {.src = src,
+                      .from = (const uint8_t *)src->data + (size_t)at * row,
+                      .to = host,
+                      .row = row,
+                      .to_row = w->row_bytes,
+                      .n = n};
+    lay_all(&all, simt_base_of(q->dev)->threads);
     HY_TRY(ops->copy(q, to, host, (size_t)n * w->row_bytes));
     return ops->queue_wait(q);
 }

@@ -347,8 +347,12 @@ static hy_status open_dev(const hy_dev_opts *o, hy_dev **out)
     if (s == NULL)
         return hy_fail(HY_E_NOMEM, "simt: no memory for the device");
     s->threads = o->n_threads > 0 ? o->n_threads : 1;
-    s->base = (simt_base){
-        .name = "simt", .drv = &driver, .units = s->threads, .fast = o->fast, .borrow = true};
+    s->base = (simt_base){.name = "simt",
+                          .drv = &driver,
+                          .units = s->threads,
+                          .threads = s->threads,
+                          .fast = o->fast,
+                          .borrow = true};
     s->base.base.ops = &dev_ops;
     s->base.base.math = &simt_math;
     s->index = o->index;
