@@ -33,6 +33,7 @@ class Proxy:
         self.hole = threading.Event()  # set: nothing passes, nobody is told
         self.rate = 0                  # bytes/s; 0: no limit
         self.flip = 0                  # flip one bit of the next n pieces of data
+        self.middle = None             # Middle: stops the world in the middle of a hand-over's data
         self.seen = []                 # (direction, name)
         self.lock = threading.Lock()
         self.conns = set()
@@ -89,7 +90,15 @@ class Proxy:
                 if self.rate:
                     time.sleep(len(data) / self.rate)
                 if not state["control"]:
-                    dst.sendall(self.spoil(data, way))
+                    data = self.spoil(data, way)
+                    m = self.middle
+                    if m is not None and m.takes(way, len(data)):
+                        dst.sendall(data[:len(data) // 2])
+                        data = data[len(data) // 2:]
+                        m.stop()
+                        while self.hole.is_set() and self.alive:
+                            time.sleep(0.005)
+                    dst.sendall(data)
                     continue
                 buf += data
                 while len(buf) >= HEAD:
@@ -174,4 +183,23 @@ class Stop:
     def go(self):
         self.gate.set()
         self.proxy.hook = None
+        self.proxy.hole.clear()
+
+
+class Middle:
+    """Stops the world when half of a large piece of KV has passed: in the middle of a read."""
+
+    def __init__(self, proxy):
+        self.proxy, self.reached = proxy, threading.Event()
+        proxy.middle = self
+
+    def takes(self, way, n):
+        return way == "<" and n > 512 and not self.reached.is_set()
+
+    def stop(self):
+        self.proxy.hole.set()
+        self.reached.set()
+
+    def go(self):
+        self.proxy.middle = None
         self.proxy.hole.clear()

@@ -4,6 +4,7 @@
 world before or after each message of a hand-over. After each fault: no wrong token, nothing left in work, every
 block free, and hand-overs work again within RECOVERS seconds. FAULTS.md is the list.
 HY_FULL=1: every step with every victim. Usage: test_faults.py HALYARD"""
+import json
 import os
 import random
 import re
@@ -17,7 +18,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from proxy import Proxy, Stop  # noqa: E402
+from proxy import Middle, Proxy, Stop  # noqa: E402
 from tiny import Cluster, free_ports, kit, stop_process  # noqa: E402
 
 FULL = os.environ.get("HY_FULL") == "1"
@@ -55,22 +56,24 @@ class Asked:
 
 
 class Faults(unittest.TestCase):
+    MODE = "pull"
+
     @classmethod
     def setUpClass(cls):
         ports = free_ports(5)
         cls.proxy = Proxy(ports[3])
-        cls.c = Cluster(advertise=f"127.0.0.1:{cls.proxy.port}", ports=ports, p="kv.blocks=96", d="kv.blocks=48",
+        cls.c = Cluster(mode=cls.MODE, advertise=f"127.0.0.1:{cls.proxy.port}", ports=ports, p="kv.blocks=96", d="kv.blocks=48",
                         both=fabric_keys())
         cls.n, cls.slowest = 0, {}
 
     @classmethod
     def tearDownClass(cls):
-        print("recovered after at most: " + ", ".join(f"{k} {v:.2f} s" for k, v in sorted(cls.slowest.items())))
+        print(f"{cls.MODE}: recovered after at most: " + ", ".join(f"{k} {v:.2f} s" for k, v in sorted(cls.slowest.items())))
         cls.proxy.close()
         assert cls.c.stop() == 0
 
     def setUp(self):
-        self.proxy.hook, self.proxy.rate, self.proxy.flip = None, 0, 0
+        self.proxy.hook, self.proxy.middle, self.proxy.rate, self.proxy.flip = None, None, 0, 0
         self.proxy.hole.clear()
 
     def prompt(self, words=12):
@@ -119,20 +122,78 @@ class Faults(unittest.TestCase):
         self.assertIn(("<", "DONE"), order)
         return [(way, name, before) for way, name in order for before in (True, False)]
 
+    def kill_at(self, what, victim, reach, go, prompt=None):
+        """reach() returns once the world stands still at the step; the victim dies there; go() lets go."""
+        with self.subTest(step=what, victim=victim):
+            asked = Asked(self.c, prompt or self.prompt())
+            reach()
+            pid = self.c.up.pids()[victim]
+            os.kill(pid, signal.SIGKILL)
+            go()
+            self.c.up.wait(rf"pid {pid}, .*{victim} died.*{victim} \(\w+\) is up", 60)
+            self.check(asked, victim != "p0")
+            self.recovered(f"kill {victim}")
+
     def test_kill_at_each_step(self):
+        """Before and after each message, and when half of the KV has passed."""
         victims = ("p0", "d0", "router")
-        for i, (way, name, before) in enumerate(self.steps()):
+        steps = self.steps()
+        for i, (way, name, before) in enumerate(steps):
             for victim in victims if FULL else (victims[i % 3],):
-                with self.subTest(step=f"{'before' if before else 'after'} {way}{name}", victim=victim):
-                    stop = Stop(self.proxy, way, name, before)
-                    asked = Asked(self.c, self.prompt())
-                    self.assertTrue(stop.reached.wait(20), "the step was not reached")
-                    pid = self.c.up.pids()[victim]
-                    os.kill(pid, signal.SIGKILL)
-                    stop.go()
-                    self.c.up.wait(rf"pid {pid}, .*{victim} died.*{victim} \(\w+\) is up", 60)
-                    self.check(asked, victim != "p0")
-                    self.recovered(f"kill {victim}")
+                stop = Stop(self.proxy, way, name, before)
+                self.kill_at(f"{'before' if before else 'after'} {way}{name}", victim,
+                             lambda: self.assertTrue(stop.reached.wait(20), "the step was not reached"), stop.go)
+        for victim in victims:
+            middle = Middle(self.proxy)
+            self.kill_at("mid-read", victim, lambda: self.assertTrue(middle.reached.wait(20)), middle.go, self.prompt(30))
+
+    def test_kill_while_a_node_works(self):
+        """No message is under way: prefill computes (it is stopped, so that it does when the victim dies), or decode
+        has the request and has said nothing yet."""
+        for worker, victims in (("p0", ("p0", "router", "d0")), ("d0", ("d0", "router", "p0"))):
+            for victim in victims:
+                pid = self.c.up.pids()[worker]
+                stop_process(pid)
+
+                def reach():
+                    end = time.time() + 10
+                    while not any(w["name"] == worker and w["active"] for w in
+                                  kit.request(self.c.router, "GET", "/workers", None).json()["workers"]):
+                        self.assertLess(time.time(), end)
+                        time.sleep(0.005)
+
+                def go():
+                    try:
+                        os.kill(pid, signal.SIGCONT)
+                    except ProcessLookupError:
+                        pass
+                self.kill_at(f"{worker} works", victim, reach, go)
+
+    def test_decode_dies_in_a_stream(self):
+        """Whole events, the right text up to there, then an error event; no [DONE], and never silence."""
+        for _ in range(2):
+            prompt = self.prompt()
+            pid = self.c.up.pids()["d0"]
+            with kit.connect(self.c.router) as s:
+                s.sendall(kit.make("POST", "/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": 400,
+                                                               "temperature": 0, "ignore_eos": True, "stream": True}))
+                s.recv(1, socket.MSG_PEEK)
+                stop_process(pid)
+                os.kill(pid, signal.SIGKILL)
+                with s.makefile("rb") as f:
+                    a = kit.Answer(f)
+            self.assertTrue(a.whole)
+            events = a.events()
+            if events[-1] != "[DONE]":  # the tiny model is quick
+                self.assertIn("lost", json.loads(events[-1])["error"]["message"])
+                self.assertNotIn("[DONE]", events)
+                events = events[:-1]
+                text = "".join(json.loads(e)["choices"][0]["text"] for e in events)
+                self.assertTrue(self.right(prompt, max_tokens=400).startswith(text.rstrip("\ufffd")))
+                type(self).broken = getattr(self, "broken", 0) + 1
+            self.c.up.wait(rf"pid {pid}, .*d0 died.*d0 \(\w+\) is up", 60)
+            self.recovered("kill d0")
+        self.assertGreater(self.broken, 0)
 
     def test_partition_without_a_reset(self):
         """Packets are lost, connections stay: in the middle of a hand-over, and before one."""
@@ -249,35 +310,6 @@ class Faults(unittest.TestCase):
             self.assertEqual(a.answer.json()["choices"][0]["text"], self.right(a.prompt, max_tokens=40))
         self.recovered("full nodes")
 
-    def test_malformed_to_every_port(self):
-        """Short, oversized, foreign and random: counted and refused, and nobody else notices."""
-        pids = dict(self.c.up.pids())
-        rng = random.Random(7)
-        head = b"HYFB" + struct.pack("<BBHIIQQ", 1, 1, 0, 64, 0, 0, 0)
-        bad = [b"", b"\0", b"HYFB", head, head[:4] + b"\x63" + head[5:], head[:8] + b"\xff\xff\xff\x7f" + head[12:],
-               head + bytes(64), b"GET / HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-               b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{{{{{", b"\x16\x03\x01\x02\x00\x01\x00",
-               b"POST /v1/kv/release HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n[]", b"A" * 200000]
-        bad += [bytes(rng.randrange(256) for _ in range(rng.choice([1, 31, 32, 33, 500]))) for _ in range(12)]
-        running = [Asked(self.c, self.prompt()) for _ in range(3)]
-        for port in (self.c.router, self.c.p, self.c.d, self.c.fp, self.c.fd):
-            held = []
-            for data in bad:
-                s = socket.create_connection(("127.0.0.1", port), 5)
-                try:
-                    s.sendall(data)
-                    if rng.random() < 0.5:
-                        s.shutdown(socket.SHUT_WR)
-                except OSError:
-                    pass  # it hung up already
-                held.append(s)
-            for s in held:
-                s.close()
-        for a in running:
-            self.check(a, False)
-        self.recovered("malformed")
-        self.assertEqual(self.c.up.pids(), pids)
-
     def test_kv_params_of_every_kind(self):
         """References that name nothing, in every form, straight to decode: computed there."""
         p = self.prompt()
@@ -292,6 +324,122 @@ class Faults(unittest.TestCase):
             a = self.c.ask(p, self.c.d, kv_transfer_params=bad)
             self.assertEqual((a.status, a.status == 200 and a.json()["choices"][0]["text"]), (200, want), (k, v, a.body))
         self.recovered("bad references")
+
+
+class FaultsPush(Faults):
+    """Decode's order is there before prefill has the prompt; layers go while it is computed."""
+    MODE = "push"
+
+
+def listening(pid):
+    """Every TCP port that a process listens on, whoever opened it."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            m = re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            continue
+        if m:
+            inodes.add(m[1])
+    ports = set()
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{name}") as f:
+            for line in f.readlines()[1:]:
+                x = line.split()
+                if x[3] == "0A" and x[9] in inodes:
+                    ports.add(int(x[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+class Ports(unittest.TestCase):
+    """Short, oversized, foreign and random bytes, and silence, to every port that any process listens on: counted and
+    refused, and nobody else notices."""
+    PROVIDER, N_PORTS = "own", 5  # three of HTTP, two of the fabric
+
+    @classmethod
+    def setUpClass(cls):
+        cls.c = Cluster(both=fabric_keys().replace("providers=own", f"providers={cls.PROVIDER}") +
+                        ", kv.blocks=96, http.header_timeout=1s", router="http.header_timeout=1s")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.c.stop() == 0
+
+    def garbage(self, rng):
+        head = b"HYFB" + struct.pack("<BBHIIQQ", 1, 1, 0, 64, 0, 0, 0)
+        bad = [b"", b"\0", b"HYFB", head, head[:4] + b"\x63" + head[5:], head[:8] + b"\xff\xff\xff\x7f" + head[12:],
+               head + bytes(64), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"A" * 200000,
+               b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 20000,
+               b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+               b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{{{{{",
+               b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+               b"POST /v1/kv/release HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n[]"]
+        for kind in range(12):  # frames of every kind, right but for what they say
+            bad.append(head[:5] + bytes([kind]) + head[6:] + bytes(rng.randrange(256) for _ in range(64)))
+        return bad + [bytes(rng.randrange(256) for _ in range(rng.choice([1, 31, 32, 33, 500]))) for _ in range(12)]
+
+    def test_every_port(self):
+        self.c.wait_served()
+        self.c.wait_idle()
+        pids = dict(self.c.up.pids())
+        ports = {p: n for n, pid in pids.items() for p in listening(pid)}
+        self.assertGreaterEqual(len(ports), self.N_PORTS, ports)
+        for p in (self.c.router, self.c.p, self.c.d, self.c.fp, self.c.fd):
+            self.assertIn(p, ports)
+        fds = {n: kit.n_fds(pid) for n, pid in pids.items()}
+        rng = random.Random(7)
+        for _ in range(2):
+            running = [Asked(self.c, f"while rubbish comes {rng.random()}") for _ in range(3)]
+            held = []
+            for port in ports:
+                for data in self.garbage(rng):
+                    try:
+                        s = socket.create_connection(("127.0.0.1", port), 5)
+                        held.append(s)
+                        s.sendall(data)
+                        if rng.random() < 0.5:
+                            s.shutdown(socket.SHUT_WR)
+                    except OSError:
+                        pass  # it hung up already
+            for a in running:
+                got = a.wait()
+                self.assertEqual(got and got.status, 200, (a.error, got and got.body))
+                self.assertEqual(got.json()["choices"][0]["text"], self.c.text(a.prompt, self.c.p))
+            self.c.wait_served(RECOVERS)  # while all of them are still open
+            for s in held:
+                s.close()
+        self.c.wait_idle(RECOVERS)
+        self.assertEqual(self.c.up.pids(), pids)
+        end = time.time() + RECOVERS
+        while True:
+            left = {n: kit.n_fds(pid) - fds[n] for n, pid in pids.items()}
+            if all(x <= 30 for x in left.values()):  # checks come and go; 90 of ours came to each port
+                break
+            self.assertLess(time.time(), end, left)
+            time.sleep(0.05)
+
+    def test_silence(self):
+        """Connections that say nothing, or stop in the middle of a head, are closed by the other side in time."""
+        ports = {p for pid in self.c.up.pids().values() for p in listening(pid)}
+        for first in (b"", b"HYFB", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le"):
+            for port in ports & {self.c.fp, self.c.fd} if not first else ports:
+                with socket.create_connection(("127.0.0.1", port), 5) as s:
+                    s.settimeout(RECOVERS)
+                    s.sendall(first)
+                    if port not in (self.c.router, self.c.p, self.c.d, self.c.fp, self.c.fd):
+                        continue  # the provider's own: nothing to promise, but that it lives
+                    try:
+                        while s.recv(4096):
+                            pass
+                    except ConnectionError:
+                        pass
+        self.c.wait_served(RECOVERS)
+        self.c.wait_idle()
+
+
+class PortsTcp(Ports):
+    """libfabric's provider opens ports of its own."""
+    PROVIDER, N_PORTS = "tcp", 6
 
 
 if __name__ == "__main__":
