@@ -129,6 +129,9 @@ static const hy_conf_key keys[] = {
     {"backend.cuda", "graphs", HY_CONF_ENUM, "auto", NULL, NULL, "auto|off",
      "Start a step that comes again as one graph instead of kernel by kernel. Changes speed "
      "alone."},
+    {"backend.cuda", "blas", HY_CONF_PATH, "auto", NULL, NULL, NULL,
+     "With numerics = fast: cuBLASLt for dense products of many rows, opened when the first "
+     "comes: auto (where the system keeps it), a path, or off (our own kernels)."},
 };
 
 __attribute__((visibility("default"))) extern const hy_backend hy_backend_v1;

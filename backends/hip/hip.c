@@ -148,6 +148,9 @@ static const hy_conf_key keys[] = {
     {"backend.hip", "graphs", HY_CONF_ENUM, "auto", NULL, NULL, "auto|off",
      "Start a step that comes again as one graph instead of kernel by kernel. Changes speed "
      "alone."},
+    {"backend.hip", "blas", HY_CONF_PATH, "auto", NULL, NULL, NULL,
+     "With numerics = fast: hipBLASLt for dense products of many rows, opened when the first "
+     "comes: auto (where the system keeps it), a path, or off (our own kernels)."},
 };
 
 __attribute__((visibility("default"))) extern const hy_backend hy_backend_v1;

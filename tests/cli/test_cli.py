@@ -5,6 +5,7 @@
 Usage: test_cli.py BINARY [TEST...]
 """
 import fcntl
+import glob
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import tempfile
 import unittest
 
 BINARY = os.path.abspath(sys.argv.pop(1))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMANDS = ("run", "serve", "fetch", "inspect", "tokenize", "devices", "conform", "config", "bench", "drift")
 SMOLLM2 = os.path.join(os.environ.get("HY_MODELS", ""), "SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -90,6 +92,23 @@ class Cli(unittest.TestCase):
         self.assertEqual(r["raw_write"], [0] * 6)  # own TCP has no provider below
         self.assertGreaterEqual(r["msg_us"][1], r["msg_us"][0])
         self.assertGreater(r["msg_us"][0], 0)
+
+    def test_options_of_backends_are_keys(self):
+        """What a backend's code reads of its options can be set: it is in the backend's table of keys."""
+        def source(folder):
+            text = ""
+            for path in glob.glob(f"{ROOT}/backends/{folder}/*.c", recursive=True):
+                with open(path) as f:
+                    text += f.read()
+            return text
+        seen = 0
+        for folder, names in (("cpu", ["cpu"]), ("simt/host", ["simt"]), ("gpu", ["cuda", "hip"])):
+            read = set(re.findall(r'(?:option|yes)\(o, "(\w+)"\)', source(folder)))
+            for name in names:
+                keys = set(re.findall(rf'{{"backend.{name}", "(\w+)"', source(f"{name}/**")))
+                self.assertEqual(read - keys, set(), name)
+                seen += len(read)
+        self.assertGreater(seen, 8)
 
     def test_drift_and_bench_device(self):
         """A made-up model on cpu and on the GPU kernels: JSON, readable text, exit statuses."""

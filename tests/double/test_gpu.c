@@ -310,6 +310,14 @@ static void test_export(void **state)
     hy_dev_close(d);
 }
 
+static bool loaded(const char *library)
+{
+    void *lib = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+    if (lib != NULL)
+        dlclose(lib);
+    return lib != NULL;
+}
+
 /* numerics = fast, 70 rows of bf16; how many products went to the vendor's library. */
 static int product(const char *library, int64_t n)
 {
@@ -330,7 +338,9 @@ static int product(const char *library, int64_t n)
         x[i] = (float)(i % 7 - 3);
     for (int i = 0; i < 96 * K; i++)
         w[i] = hy_f32_to_bf16((float)(i % 5 - 2));
+    const bool there = loaded(library);
     assert_int_equal(hy_dev_open(&o, &d), HY_OK);
+    assert_int_equal(loaded(library), there); /* not before it is needed */
     hy_weight_src src = {.type = HY_BF16, .n = n, .k = K, .data = w};
     assert_int_equal(d->math->prepare_weight(d, &src, &wt), HY_OK);
     assert_int_equal(d->ops->queue_create(d, &q), HY_OK);
@@ -361,6 +371,7 @@ static int product(const char *library, int64_t n)
 static void test_gemm(void **state)
 {
     (void)state;
+    assert_false(loaded(gemm_library)); /* or product() shows nothing */
     for (uint64_t seed = 0; seed < 8; seed++) {
         set(&(sim_plan){.seed = seed});
         assert_int_equal(product(gemm_library, 95), 1);
