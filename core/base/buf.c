@@ -112,3 +112,8 @@ char *hy_buf_take(hy_buf *b)
     hy_buf_init(b);
     return p;
 }
+
+void hy_buf_put_url(hy_buf *b, const char *host, int port)
+{
+    hy_buf_printf(b, strchr(host, ':') != NULL ? "http://[%s]:%d" : "http://%s:%d", host, port);
+}

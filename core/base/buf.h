@@ -36,4 +36,7 @@ const char *hy_buf_str(const hy_buf *b);
 /* Hand the malloc'd string over (never NULL unless out of memory) and reset b. */
 char *hy_buf_take(hy_buf *b);
 
+/* "http://host:port", an IPv6 address in brackets. */
+void hy_buf_put_url(hy_buf *b, const char *host, int port);
+
 #endif

@@ -466,8 +466,10 @@ void hy_node_describe(const hy_node *n, hy_buf *out)
         hy_buf_puts(out, "no chat template: /v1/chat/completions answers 400\n");
     if (n->pd != NULL)
         hy_buf_printf(out, "sharing KV with other nodes at %s\n", hy_pd_addrs(n->pd));
-    if (n->http != NULL)
-        hy_buf_printf(out, "serving http://%s:%d/v1 (OpenAI API), model name '%s'%s%s\n",
-                      hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http), n->served_name,
-                      n->n_names > 1 ? " or " : "", n->n_names > 1 ? n->names[1] : "");
+    if (n->http == NULL)
+        return;
+    hy_buf_puts(out, "serving ");
+    hy_buf_put_url(out, hy_conf_str(n->conf, "http", "host"), hy_http_port(n->http));
+    hy_buf_printf(out, "/v1 (OpenAI API), model name '%s'%s%s\n", n->served_name,
+                  n->n_names > 1 ? " or " : "", n->n_names > 1 ? n->names[1] : "");
 }

@@ -94,7 +94,7 @@ void hy_node__router_describe(const hy_conf *c, const hy_route *r, hy_buf *out)
                           cl.peers[i].url);
         hy_cluster_fini(&cl);
     }
-    hy_buf_printf(out, "serving http://%s:%d/v1 (router, %s mode)\n",
-                  hy_conf_str(c, "http", "host"), hy_route_port(r),
-                  hy_conf_str(c, "router", "mode"));
+    hy_buf_puts(out, "serving ");
+    hy_buf_put_url(out, hy_conf_str(c, "http", "host"), hy_route_port(r));
+    hy_buf_printf(out, "/v1 (router, %s mode)\n", hy_conf_str(c, "router", "mode"));
 }

@@ -121,8 +121,10 @@ static bool mint(hy_flow *f, hy_worker *p, hy_buf *for_p)
     hy_buf_printf(&d,
                   "{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
                   "\"transfer_id\":\"%016llx\",\"remote_engine_id\":\"%s\","
-                  "\"remote_bootstrap_addr\":\"http://%s:%d\"",
-                  id, p->name, p->host, p->port);
+                  "\"remote_bootstrap_addr\":\"",
+                  id, p->name);
+    hy_buf_put_url(&d, p->host, p->port);
+    hy_buf_putc(&d, '"');
     if (p->addrs[0] != '\0') /* how a Halyard node finds the owner (docs/PD.md) */
         hy_buf_printf(&d, ",\"halyard\":{\"v\":1,\"node\":\"%s\",\"addrs\":\"%s\"}", p->name,
                       p->addrs);

@@ -282,10 +282,10 @@ void hy_route__workers_json(hy_route *r, hy_buf *b)
         const hy_worker *w = &r->workers[i];
         hy_buf_puts(b, i != 0 ? ",{\"name\":" : "{\"name\":");
         hy_json_cstr(b, w->name);
-        hy_buf_puts(b, ",\"url\":");
-        hy_buf_printf(b, strchr(w->host, ':') != NULL ? "\"http://[%s]:%d\"" : "\"http://%s:%d\"",
-                      w->host, w->port);
-        hy_buf_printf(b, ",\"role\":\"%s\",\"state\":\"%s\",\"active\":%d,\"for_s\":%.1f,\"why\":",
+        hy_buf_puts(b, ",\"url\":\"");
+        hy_buf_put_url(b, w->host, w->port);
+        hy_buf_printf(b,
+                      "\",\"role\":\"%s\",\"state\":\"%s\",\"active\":%d,\"for_s\":%.1f,\"why\":",
                       roles_of(w), names[w->state], w->active,
                       (double)(hy_route__now(r) - w->since_ns) / 1e9);
         hy_json_cstr(b, w->state == HY_WORKER_DOWN ? w->why : NULL);

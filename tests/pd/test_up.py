@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -27,13 +28,21 @@ def alive(pid):
         return False
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 class Up:
     """One `halyard up` over a cluster file made of [node.NAME] texts."""
 
-    def __init__(self, nodes, cluster="", args=()):
+    def __init__(self, nodes, cluster="", args=(), run_dir=True):
         self.dir = tempfile.mkdtemp(prefix="hy-up-")
+        if run_dir:
+            cluster = f"run_dir = {self.dir}/run\n" + cluster
         with open(f"{self.dir}/c.ini", "w") as f:
-            f.write(f"[cluster]\nname = t\nrun_dir = {self.dir}/run\n{cluster}\n{nodes}")
+            f.write(f"[cluster]\nname = t\n{cluster}\n{nodes}")
         self.out = open(f"{self.dir}/out", "w+")
         self.proc = subprocess.Popen([kit.HALYARD, "up", f"{self.dir}/c.ini", *args], stdout=self.out, stderr=self.out)
 
@@ -282,6 +291,51 @@ class TestUp(unittest.TestCase):
         rc, text = self.status(u)
         self.assertEqual(rc, 1, text)
         self.assertIn("does not run", text)
+
+    def test_disk_is_full(self):
+        """Logs and the table cannot be written: a node that dies is started again and found all the same, and --status
+        shows no old table as if it were today's."""
+        small = f"{self.files}/small"
+        os.mkdir(small)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True).returncode:
+            self.skipTest("a file system of its own cannot be mounted")
+        self.addCleanup(subprocess.run, ["umount", "-l", small])
+        port = free_port()
+        u = self.start(self.node("a", f"set = http.port={port}\nrestart_backoff = 10ms\nhang_timeout = 1s"),
+                       cluster=f"run_dir = {small}\nstart_timeout = 8s", run_dir=False)
+        u.wait("all 1 nodes are up")
+        for name, n in (("fill", 4096), ("a.log", 1)):  # to the last byte of the log's last page
+            with open(f"{small}/{name}", "ab", buffering=0) as f:
+                while True:
+                    try:
+                        f.write(bytes(n))
+                    except OSError:
+                        break
+        for _ in range(2):
+            pid = u.pids()["a"]
+            os.kill(pid, signal.SIGKILL)
+            u.wait(rf"pid {pid}, .*a died.*a \(router\) is up at http://127.0.0.1:{port}, pid (?!{pid},)")
+            text = self.status(u)[1]
+            self.assertTrue("is the disk full?" in text or f" {u.pids()['a']} " in text, text)
+        os.remove(f"{small}/fill")
+        os.kill(u.pids()["a"], signal.SIGKILL)  # the next change is written again
+        end = time.time() + 20
+        while self.status(u)[0] != 0:
+            self.assertLess(time.time(), end, self.status(u))
+            time.sleep(0.1)
+        self.assertNotIn("hangs", u.text())
+        self.assertEqual(u.stop(), 0)
+
+    def test_ipv6(self):
+        """Addresses stand in brackets wherever a URL is shown or read again."""
+        u = self.start(self.node("a", "set = http.host=::1"))
+        m = u.wait(r"a \(router\) is up at http://\[::1\]:(\d+), .*all 1 nodes are up")
+        rc, text = self.status(u)
+        self.assertEqual(rc, 0, text)
+        self.assertIn(f"http://[::1]:{m[1]} ", text)
+        r = subprocess.run([kit.HALYARD, "trace", f"{u.dir}/c.ini", "-o", f"{u.dir}/t.json"], capture_output=True, text=True)
+        self.assertNotIn("::1", r.stderr.replace("[::1]", ""))
+        self.assertEqual(u.stop(), 0)
 
     def test_supervisor_is_killed(self):
         """The nodes go with it."""

@@ -25,6 +25,10 @@ static void buf_is_a_string(void **state)
     assert_string_equal(hy_buf_str(&b), "c7-x");
     hy_buf_drop(&b, 4);
     assert_int_equal(b.len, 0);
+    hy_buf_put_url(&b, "fe80::1%eth0", 80);
+    hy_buf_put_url(&b, "10.0.0.1", 8000);
+    assert_string_equal(hy_buf_str(&b), "http://[fe80::1%eth0]:80http://10.0.0.1:8000");
+    hy_buf_clear(&b);
     for (int i = 0; i < 1000; i++)
         hy_buf_add(&b, "0123456789", 10);
     assert_int_equal(b.len, 10000);

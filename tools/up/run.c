@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define POLL_STARTING (100 * HY_MS)
+#define GUESS_AFTER   (3 * HY_SEC)
 #define POLL_UP       (1 * HY_SEC)
 #define PROBE_TIMEOUT (5 * HY_SEC)
 #define MAX_BACKOFF   (30 * HY_SEC)
@@ -202,6 +203,7 @@ static void start(up_child *c)
 {
     c->state = UP_STARTING;
     c->port = 0;
+    c->guessed = false;
     c->misses = 0;
     c->started_ns = c->mute_ns = now_ns();
     if (hy_up__spawn(c) < 0) {
@@ -215,11 +217,15 @@ static void start(up_child *c)
 static void is_up(up_child *c)
 {
     const uint64_t took = now_ns() - c->started_ns;
+    hy_buf url;
+    hy_buf_init(&url);
+    hy_buf_put_url(&url, c->host, c->port);
     if (c->state == UP_STARTING)
-        say("%s (%s) is up at http://%s:%d, pid %d, after %.1f s", c->n->name, c->n->role, c->host,
-            c->port, (int)c->pid, (double)took / 1e9);
+        say("%s (%s) is up at %s, pid %d, after %.1f s", c->n->name, c->n->role, hy_buf_str(&url),
+            (int)c->pid, (double)took / 1e9);
     else if (c->state == UP_SILENT)
         say("%s answers again", c->n->name);
+    hy_buf_fini(&url);
     if (c->state == UP_STARTING && took > c->longest_ns)
         c->longest_ns = took;
     const bool news = c->state != UP_RUNNING;
@@ -364,6 +370,25 @@ static void probe(up_child *c)
     ask(c, "/health", &ops);
 }
 
+/* From its log. A log that cannot be written (the disk is full) tells nothing: then the address
+ * that the file gives, but not of a process so young that it may yet find the port in use and end.
+ */
+static bool know_address(up_child *c)
+{
+    if (c->port != 0 && !c->guessed)
+        return true;
+    c->port = 0;
+    c->guessed = false;
+    if (hy_up__find_address(c))
+        return true;
+    if (c->n->port == 0 || now_ns() - c->started_ns < GUESS_AFTER)
+        return false;
+    snprintf(c->host, sizeof(c->host), "%s", c->n->host);
+    c->port = c->n->port;
+    c->guessed = true;
+    return true;
+}
+
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     up_child *c = arg;
@@ -373,7 +398,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         return;
     if (c->state == UP_PAUSE) {
         start(c);
-    } else if (c->port == 0 && !hy_up__find_address(c)) {
+    } else if (c->state == UP_STARTING && !know_address(c)) {
         check_hang(c);
         after(c->timer, POLL_STARTING);
     } else {

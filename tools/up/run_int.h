@@ -31,7 +31,8 @@ typedef struct up_child {
     char *log;
     off_t log_from; /* of this start */
     char host[128];
-    int port; /* 0: not known yet */
+    int port;     /* 0: not known yet */
+    bool guessed; /* the address is the configured one: the log does not tell */
     struct event *timer;
     hy_client_call *probe;
     int probe_status, misses, restarts;
@@ -62,6 +63,7 @@ typedef struct up {
     int stopping; /* 0; 1: routers; 2: nodes; 3: killed */
     bool table_shown, failed;
     hy_buf saved;              /* the state file's text */
+    bool state_lost;           /* it cannot be written */
     uint64_t t0_ns, all_up_ns; /* all_up: 0 while somebody is missing */
 } up;
 

@@ -175,6 +175,10 @@ bool hy_up__find_address(up_child *c)
         const char *colon = memrchr(p, ':', n);
         long port = colon != NULL ? strtol(colon + 1, NULL, 10) : 0;
         size_t len = colon != NULL ? (size_t)(colon - p) : 0;
+        if (len > 2 && *p == '[') { /* IPv6 */
+            p++;
+            len -= 2;
+        }
         if (len > 0 && len < sizeof(c->host) && port > 0 && port < 65536) {
             snprintf(c->host, sizeof(c->host), "%.*s", (int)len, p);
             c->port = (int)port;

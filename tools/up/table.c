@@ -35,11 +35,15 @@ void hy_up__table(const up *u, hy_buf *out)
                   "RESTARTS", "ADDRESS", "LOG");
     for (size_t i = 0; i < u->p->n; i++) {
         const up_child *c = &u->kids[i];
-        char address[160] = "-";
+        hy_buf address;
+        hy_buf_init(&address);
         if (c->port != 0)
-            snprintf(address, sizeof(address), "http://%s:%d", c->host, c->port);
+            hy_buf_put_url(&address, c->host, c->port);
+        else
+            hy_buf_putc(&address, '-');
         hy_buf_printf(out, "%-12s %-8s %-10s %8d %8d  %-28s %s\n", c->n->name, c->n->role,
-                      state_name(c->state), (int)c->pid, c->restarts, address, c->log);
+                      state_name(c->state), (int)c->pid, c->restarts, hy_buf_str(&address), c->log);
+        hy_buf_fini(&address);
         any = any || c->n->n_links > 0;
     }
     if (any)
@@ -73,8 +77,14 @@ void hy_up__save_state(up *u)
         return;
     }
     state_path(u->p, "state", &path);
-    if (!path.failed && hy_file_write(path.data, text.data, text.len, 0600) < 0)
-        fprintf(stderr, "halyard up: %s\n", hy_fail_text());
+    const bool lost = !path.failed && hy_file_write(path.data, text.data, text.len, 0600) < 0;
+    if (lost) { /* an old table would be a wrong one */
+        if (!u->state_lost)
+            fprintf(stderr, "halyard up: %s; --status is not available\n", hy_fail_text());
+        (void)unlink(path.data);
+        hy_buf_clear(&text);
+    }
+    u->state_lost = lost;
     hy_buf_fini(&path);
     hy_buf_fini(&u->saved);
     u->saved = text;
@@ -156,8 +166,11 @@ static hy_status read_state(const hy_up_plan *p, hy_buf *out)
     if (!runs)
         return hy_fail(HY_E_NOTFOUND, "cluster '%s' does not run from %s", p->name, p->run_dir);
     state_path(p, "state", &path);
-    const hy_status st =
+    hy_status st =
         path.failed ? hy_fail(HY_E_NOMEM, "out of memory") : hy_file_read(path.data, 1 << 20, out);
+    if (st == HY_E_NOTFOUND)
+        st = hy_fail(st, "cluster '%s' runs, but its table %s is not there: is the disk full?",
+                     p->name, path.data);
     hy_buf_fini(&path);
     return st;
 }
