@@ -497,31 +497,21 @@ HY_DEV void k_mm_i(const int t, const ka_matmul *a)
             SH_PUT(wd, half * KA_TILE_N + lc, h.dw);
             SH_PUT(wm, half * KA_TILE_N + lc, h.mw);
             HY_BARRIER();
-            uint32_t wv[4][8];
             HY_UNROLL
-            for (int c = 0; c < 4; c++) {
-                HY_UNROLL
-                for (int j = 0; j < 8; j++)
-                    wv[c][j] = SH_GET(wq, j * (KA_TILE_N + 1) + tc + c);
-            }
-            HY_UNROLL
-            for (int i = 0; i < 4; i++) {
-                const int r = tr + i;
-                uint32_t xv[8];
+            for (int i = 0; i < 16; i++) {
+                const int r = tr + i / 4, c = tc + i % 4;
+                uint32_t wv[8], xv[8];
                 if (r >= rs.n)
                     continue;
                 HY_UNROLL
-                for (int j = 0; j < 8; j++)
+                for (int j = 0; j < 8; j++) { /* one by one: all at once would take 80 registers */
+                    wv[j] = SH_GET(wq, j * (KA_TILE_N + 1) + c);
                     xv[j] = SH_GET(xq, j * (KA_TILE_M + 1) + r);
-                HY_UNROLL
-                for (int o = 0; o < 4; o++) {
-                    const int c = tc + o, at = 4 * i + o;
-                    acc.acc[at] = k_add_group(t, acc.acc[at], hy_dot16(wv[o], xv, 0),
-                                              hy_dot16(wv[o] + 4, xv + 4, 0), SH_GET(wd, c),
-                                              SH_GET(wd, KA_TILE_N + c), SH_GET(wm, c),
-                                              SH_GET(wm, KA_TILE_N + c), SH_GET(xd, r),
-                                              SH_GET(xsum, r), SH_GET(xsum, KA_TILE_M + r));
                 }
+                acc.acc[i] = k_add_group(
+                    t, acc.acc[i], hy_dot16(wv, xv, 0), hy_dot16(wv + 4, xv + 4, 0), SH_GET(wd, c),
+                    SH_GET(wd, KA_TILE_N + c), SH_GET(wm, c), SH_GET(wm, KA_TILE_N + c),
+                    SH_GET(xd, r), SH_GET(xsum, r), SH_GET(xsum, KA_TILE_M + r));
             }
             HY_BARRIER();
         }

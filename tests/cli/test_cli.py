@@ -141,6 +141,9 @@ class Cli(unittest.TestCase):
             self.fails(("drift", "cpu", "cpu", model, "-n", "1"), 1, "--tokens")
             self.fails(("drift", "cpu", "cpu", model, "--random", "100000"), 1, "vocabulary of 512")
             self.fails(("drift", "cpu", "cpu", model, "--chunk", "1.5"), 1, "--chunk", "from 1 to 4096", "'1.5'")
+        for fast in (("simt:fast",), ("simt", "-o", "engine.numerics=fast")):  # held to the bounds of its class
+            p = halyard("conform", "--backend", *fast, "--op", "matmul", "--quick")
+            self.assertEqual(p.returncode, 0, p.stdout)
         p = halyard("bench", "device", "--mib", "1", "--dim", "64", "--rows", "4", "--ms", "2", "-t", "1")
         self.assertEqual(p.returncode, 0, p.stderr)
         lines = [json.loads(x) for x in p.stdout.splitlines()]

@@ -55,6 +55,14 @@ static int table(hy_dev *dev)
     return st == HY_OK ? HY_EXIT_OK : hy_cli_fail("conform");
 }
 
+/* Bounds are those of the class that the device runs in: [engine] numerics, or `fast` in its name.
+ */
+static bool is_fast(const hy_conf *conf, const char *name)
+{
+    return strcmp(hy_conf_str(conf, "engine", "numerics"), "fast") == 0 ||
+           strstr(name, ":fast") != NULL || strstr(name, ",fast") != NULL;
+}
+
 /* An unknown name would check nothing and pass. */
 static hy_status known_op(const char *name)
 {
@@ -111,7 +119,7 @@ int hy_cmd_conform(int argc, char **argv)
         hy_dev *dev = NULL;
         const char *name = hy_conf_str(conf, "backend", "name");
         snprintf(spec, sizeof(spec), "%s:%s", name, isa);
-        const hy_conform_opts co = {.only = only, .quick = quick};
+        const hy_conform_opts co = {.only = only, .quick = quick, .fast = is_fast(conf, name)};
         if (known_op(only) < 0 ||
             hy_node_open_spec(conf, strcmp(isa, "auto") == 0 ? name : spec, &dev) < 0)
             rc = hy_cli_fail("conform");
