@@ -156,6 +156,9 @@ bool hy_fab_peer_is_up(hy_fab *f, hy_fab_peer peer);
 /* "net on rail 0 to 0, same node, process_vm on rail 1 to 1" */
 hy_status hy_fab_peer_path(hy_fab *f, hy_fab_peer peer, hy_buf *out);
 
+/* Is it a process on this host whose memory this one may read (opts.same_node)? Its id, then. */
+bool hy_fab_peer_near(hy_fab *f, hy_fab_peer peer, uint32_t *pid_out);
+
 /* One stretch of local memory and one of the peer's; pieces next to each other are joined. */
 typedef struct hy_fab_range {
     hy_fab_mr *mr;

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define REDIAL_NS HY_SEC
 
@@ -327,6 +328,21 @@ bool hy_fab_peer_is_up(hy_fab *f, hy_fab_peer peer)
     bool up = p != NULL && p->up;
     hy_fab__unlock(f);
     return up;
+}
+
+bool hy_fab_peer_near(hy_fab *f, hy_fab_peer peer, uint32_t *pid_out)
+{
+    hy_fab__lock(f);
+    fab_peer *p = hy_fab__peer(f, peer);
+    uint32_t pid = 0;
+    for (fab_link *l = f->links; p != NULL && l != NULL; l = l->next)
+        if (l->peer == p && l->state == LINK_UP && l->same.rx)
+            pid = l->same.pid;
+    if (p != NULL && f->o.loop != NULL && f->o.same_node)
+        pid = (uint32_t)getpid();
+    hy_fab__unlock(f);
+    *pid_out = pid;
+    return pid != 0;
 }
 
 hy_status hy_fab_peer_path(hy_fab *f, hy_fab_peer peer, hy_buf *out)

@@ -70,6 +70,8 @@ typedef struct pd_peer {
     hy_kv_plan *serve, *take; /* ours to theirs, theirs to ours */
     bool has_key[HY_KV_MAX_GROUPS], has_staging;
     hy_fab_key key[HY_KV_MAX_GROUPS], staging;
+    void *near; /* its staging, mapped here: it is on this node; else NULL */
+    uint64_t near_len;
     struct pd_peer *next;
 } pd_peer;
 
@@ -101,6 +103,8 @@ typedef struct pd_op {
     uint64_t id;
     void *buf; /* staging of a packed piece */
     size_t buf_bytes;
+    bool near; /* no write: the reader takes it from buf, until its ACK of `index` */
+    uint32_t index;
     struct pd_op *prev, *next;
 } pd_op;
 
@@ -162,6 +166,7 @@ typedef struct pd_load {
     int32_t now_n; /* of the job under way */
     size_t stage_off, stage_bytes;
     uint32_t slot_bytes, n_slots, n_pieces;
+    bool near;       /* packed pieces are read in the owner's staging */
     uint32_t landed; /* bit a slot: written and not unpacked */
     pd_chunk *chunk; /* [n_chunks] of the job under way */
     int32_t n_chunks, n_begun;
@@ -227,6 +232,8 @@ struct hy_pd {
     void *bounce; /* a piece in memory that the device alone sees, between cache and staging; else
                      NULL */
     size_t bounce_bytes;
+    int near_fd; /* the staging is this memfd; -1: it is none */
+    char near_name[HY_PDP_NAME_MAX];
     bool pinned;               /* staging is registered with the device */
     uint8_t *used;             /* [n_units] */
     size_t n_units, n_landing; /* the first n_landing are for what comes in */
@@ -253,7 +260,7 @@ struct hy_pd {
     _Atomic uint64_t born_lease, born_load; /* of the oldest one; 0: none */
     struct {
         _Atomic uint64_t loads, received, missed, failed, expired, corrupt, aborted;
-        _Atomic uint64_t bytes_in, bytes_out, tokens_in, jobs_out, full_hits;
+        _Atomic uint64_t bytes_in, bytes_out, bytes_near, tokens_in, jobs_out, full_hits;
         _Atomic uint64_t leases, leases_released, leases_expired, late, malformed, refused_links;
         _Atomic int32_t loads_open, leases_open, jobs_open;
     } st;
@@ -278,6 +285,16 @@ void hy_pd__staging_close(hy_pd *p);
 hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece *c,
                              hy_kv_blocks own, bool src, uint64_t seed, uint64_t *out);
 
+/* pd_near.c */
+/* Staging that readers on this node can map. HY_E_SYS: none is to be had. */
+hy_status hy_pd__near_create(hy_pd *p, size_t bytes);
+void hy_pd__near_destroy(hy_pd *p, size_t bytes);
+/* The memfd that HELLO told of, if process pid has it and it is what was told; else -1. */
+int hy_pd__near_open(uint32_t pid, const hy_pdp_msg *m);
+/* Maps what HELLO told of, where the peer is on this node. */
+void hy_pd__near_map(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__near_unmap(pd_peer *x);
+
 /* pd_stage.c */
 uint64_t hy_pd__now(hy_pd *p);
 void hy_pd__send(hy_pd *p, pd_peer *to, const hy_pdp_msg *m);
@@ -298,6 +315,8 @@ void hy_pd__peers_free(hy_pd *p);
 hy_status hy_pd__links_init(hy_pd *p, const char *links);
 void hy_pd__links_fini(hy_pd *p);
 void hy_pd__links_timer(hy_pd *p);
+/* How KV comes from there. */
+void hy_pd__link_copy(const pd_peer *x, hy_buf *out);
 void hy_pd__links_note(hy_pd *p); /* a link came, went or was refused */
 
 /* pd_serve.c: the owner's side */
@@ -331,6 +350,7 @@ void hy_pd__load_down(hy_pd *p, pd_peer *x, const char *why, bool again);
 void hy_pd__loads_staging(hy_pd *p); /* staging became free */
 void hy_pd__on_held(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_chunk(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
+void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_imm(hy_pd *p, pd_peer *x, uint64_t imm);
 void hy_pd__on_done(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);
 void hy_pd__on_gone(hy_pd *p, pd_peer *x, const hy_pdp_msg *m);

@@ -76,6 +76,15 @@ void hy_pd__links_timer(hy_pd *p)
         hy_pd__timer(p, hy_pd__now(p) + p->links_wait, PD_T_LINK, 0, &p->links_timer);
 }
 
+void hy_pd__link_copy(const pd_peer *x, hy_buf *out)
+{
+    if (x->take == NULL)
+        return;
+    hy_kv_plan_describe(x->take, out);
+    if (x->near != NULL && !hy_kv_plan_direct(x->take))
+        hy_buf_puts(out, "; packed pieces are read in place");
+}
+
 static json_t *link_json(hy_pd *p, const pd_peer *x)
 {
     hy_buf path, copy;
@@ -83,8 +92,7 @@ static json_t *link_json(hy_pd *p, const pd_peer *x)
     hy_buf_init(&copy);
     if (x->up)
         (void)hy_fab_peer_path(p->fab, x->fab, &path);
-    if (x->take != NULL)
-        hy_kv_plan_describe(x->take, &copy);
+    hy_pd__link_copy(x, &copy);
     json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "peer", x->node, "addrs", x->addrs, "state",
                           x->refused[0] != '\0'    ? "refused"
                           : x->up && x->hello      ? "up"

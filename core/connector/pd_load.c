@@ -269,10 +269,16 @@ static int32_t order_size(const hy_pd *p, const pd_load *l)
 static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
 {
     l->slot_bytes = l->n_slots = 0;
+    l->near = false;
     const size_t piece = hy_kv_plan_piece_max(l->peer->take);
     if (piece == 0 || hy_kv_plan_total(l->peer->take, w).staged == 0)
         return true;
     l->slot_bytes = (uint32_t)((piece + 63) / 64 * 64);
+    l->near = l->peer->near != NULL;
+    if (l->near) {
+        l->n_slots = PD_SLOTS;
+        return true;
+    }
     const size_t room = hy_pd__stage_free(p, true);
     for (uint32_t n = PD_SLOTS; n > 0; n /= 2) {
         if (n > 2 && 2 * (size_t)n * l->slot_bytes > room)
@@ -330,13 +336,14 @@ static void send_get(hy_pd *p, pd_load *l)
     const int32_t b0 = t0 / bt, b1 = (t0 + l->now_n + bt - 1) / bt;
     const uint64_t left = hy_clock_after(l->t_alloc, p->o.timeout_ns) - hy_pd__now(p);
     hy_pdp_msg m = {.kind = HY_PDP_GET,
-                    .flags = (p->o.verify ? HY_PDP_VERIFY : 0) | (l->h.push ? HY_PDP_PUSH : 0),
+                    .flags = (p->o.verify ? HY_PDP_VERIFY : 0) | (l->h.push ? HY_PDP_PUSH : 0) |
+                             (l->near ? HY_PDP_NEAR : 0),
                     .lease = l->h.lease,
                     .job = l->job,
                     .t0 = t0,
                     .n = l->now_n,
                     .next = l->next,
-                    .stage_off = l->stage_off,
+                    .stage_off = l->near ? 0 : l->stage_off,
                     .slot_bytes = l->slot_bytes,
                     .n_slots = l->n_slots,
                     .plan = hy_kv_plan_digest(l->peer->take),
@@ -544,14 +551,20 @@ static hy_kv_blocks own_blocks(const pd_load *l, int32_t g)
     return (hy_kv_blocks){l->tab.ids[g], l->tab.n[g]};
 }
 
-static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
+static bool next_packed(pd_load *l, hy_kv_piece *out)
+{
+    bool some;
+    do
+        some = next_piece(l, out);
+    while (some && out->direct);
+    return some;
+}
+
+static hy_status unpack(hy_pd *p, pd_load *l, char *at, uint64_t room)
 {
     hy_kv_piece c;
-    do {
-        if (!next_piece(l, &c))
-            return hy_fail(HY_E_PROTOCOL, "a piece that is not in the plan");
-    } while (c.direct);
-    char *at = (char *)p->staging + l->stage_off + (size_t)(index % l->n_slots) * l->slot_bytes;
+    if (!next_packed(l, &c) || c.bytes > room)
+        return hy_fail(HY_E_PROTOCOL, "a piece that is not in the plan");
     if (p->o.verify)
         l->digest += XXH64(at, c.bytes, l->index - 1);
     hy_kv_copy k;
@@ -564,6 +577,25 @@ static hy_status unpack(hy_pd *p, pd_load *l, uint32_t index)
         hy_kv_piece_unpack(l->peer->take, &c, &p->pool[c.group], own_blocks(l, c.group), from, &k));
     HY_TRY(d->math->kv_unpack(p->queue, &k));
     return d->ops->queue_wait(p->queue);
+}
+
+static void ack(hy_pd *p, const pd_load *l)
+{
+    const hy_pdp_msg a = {.kind = HY_PDP_ACK, .job = l->job, .index = l->n_pieces};
+    hy_pd__send(p, l->peer, &a);
+}
+
+/* False: it was given up. */
+static bool take_piece(hy_pd *p, pd_load *l, char *at, uint64_t room)
+{
+    if (unpack(p, l, at, room) == HY_OK) {
+        l->n_pieces++;
+        return true;
+    }
+    char why[120];
+    snprintf(why, sizeof(why), "%.119s", hy_fail_text());
+    give_up(p, l, HY_E_PROTOCOL, why);
+    return false;
 }
 
 /* A packed piece is in its slot. Pieces are unpacked in order, whatever order their writes ended
@@ -583,17 +615,33 @@ void hy_pd__on_imm(hy_pd *p, pd_peer *x, uint64_t imm)
         if ((l->landed & bit) == 0)
             return;
         l->landed &= ~bit;
-        if (unpack(p, l, l->n_pieces) < 0) {
-            char why[120];
-            snprintf(why, sizeof(why), "%.119s", hy_fail_text());
-            give_up(p, l, HY_E_PROTOCOL, why);
+        const size_t slot = l->n_pieces % l->n_slots * (size_t)l->slot_bytes;
+        if (!take_piece(p, l, (char *)p->staging + l->stage_off + slot, l->slot_bytes))
             return;
-        }
-        if (++l->n_pieces % half == 0) {
-            const hy_pdp_msg a = {.kind = HY_PDP_ACK, .job = l->job, .index = l->n_pieces};
-            hy_pd__send(p, x, &a);
-        }
+        if (l->n_pieces % half == 0)
+            ack(p, l);
     }
+}
+
+/* A packed piece stands in the owner's staging, which may use it anew after the ACK. Of the last
+ * one the owner hears at once, since its DONE waits for it. */
+void hy_pd__on_piece(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
+{
+    pd_load *l = find_job(p, x, m->job);
+    if (l == NULL || l->state != PD_JOB || !l->near) {
+        PD_COUNT(p, late);
+        return;
+    }
+    if (m->index != l->n_pieces || m->stage_off > x->near_len || m->stage_off % 64 != 0) {
+        give_up(p, l, HY_E_PROTOCOL, "a piece that was not asked for");
+        return;
+    }
+    if (!take_piece(p, l, (char *)x->near + m->stage_off, x->near_len - m->stage_off))
+        return;
+    pd_load ahead = *l;
+    hy_kv_piece c;
+    if (l->n_pieces % (PD_SLOTS / 2) == 0 || !next_packed(&ahead, &c))
+        ack(p, l);
 }
 
 /* Adds the digests of the pieces that landed in the cache itself. */

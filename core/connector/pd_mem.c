@@ -8,6 +8,7 @@
 #include "core/connector/pd_int.h"
 
 #include "core/base/alloc.h"
+#include "core/base/log.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -78,16 +79,21 @@ hy_status hy_pd__staging_open(hy_pd *p, bool host_visible)
 {
     hy_dev *d = p->o.dev;
     const size_t bytes = p->n_units * PD_UNIT, out = p->n_units - p->n_landing;
-    if (host_visible) {
-        HY_TRY(d->ops->alloc(d, bytes, &p->staging));
-    } else {
+    if (!host_visible) {
         p->bounce_bytes = (out > p->n_landing ? out : p->n_landing) * PD_UNIT;
+        HY_TRY(d->ops->alloc(d, p->bounce_bytes, &p->bounce));
+    }
+    if (p->o.fab.same_node && hy_pd__near_create(p, bytes) < 0)
+        hy_info("connector", "%s", hy_fail_text());
+    if (p->near_fd < 0 && host_visible) {
+        HY_TRY(d->ops->alloc(d, bytes, &p->staging));
+    } else if (p->near_fd < 0) {
         p->staging = hy_aligned_alloc(4096, bytes);
         if (p->staging == NULL)
             return hy_fail(HY_E_NOMEM, "no memory for %zu bytes of staging", bytes);
-        HY_TRY(d->ops->alloc(d, p->bounce_bytes, &p->bounce));
-        p->pinned = d->ops->host_register(d, p->staging, bytes) == HY_OK; /* else only slower */
     }
+    if (!host_visible)
+        p->pinned = d->ops->host_register(d, p->staging, bytes) == HY_OK; /* else only slower */
     const hy_span s = hy_span_host(p->staging, bytes);
     return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->staging_mr);
 }
@@ -100,6 +106,7 @@ void hy_pd__staging_close(hy_pd *p)
         d->ops->host_unregister(d, p->staging);
     if (p->bounce != NULL)
         d->ops->free(d, p->bounce, p->bounce_bytes);
+    hy_pd__near_destroy(p, p->n_units * PD_UNIT);
     if (ours)
         hy_free(p->staging);
     else if (p->staging != NULL)

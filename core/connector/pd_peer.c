@@ -86,6 +86,11 @@ static void send_hello(hy_pd *p, pd_peer *x)
     }
     hy_fab_key_pack(p->staging_mr, &stage);
     m.staging = (hy_pdp_bytes){(const uint8_t *)stage.data, stage.len};
+    if (p->near_fd >= 0) {
+        m.near_name = (hy_pdp_bytes){(const uint8_t *)p->near_name, strlen(p->near_name)};
+        m.near_fd = (uint32_t)p->near_fd;
+        m.near_len = p->n_units * PD_UNIT;
+    }
     hy_pd__send(p, x, &m);
     for (int32_t g = 0; g < p->o.n_groups; g++)
         hy_buf_fini(&key[g]);
@@ -175,8 +180,9 @@ static hy_status compare(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     return HY_OK;
 }
 
-static void plans_free(pd_peer *x)
+static void forget(pd_peer *x)
 {
+    hy_pd__near_unmap(x);
     hy_kv_plan_destroy(x->serve);
     hy_kv_plan_destroy(x->take);
     x->serve = x->take = NULL;
@@ -187,10 +193,8 @@ static void describe(hy_pd *p, pd_peer *x)
     hy_buf b;
     hy_buf_init(&b);
     (void)hy_fab_peer_path(p->fab, x->fab, &b);
-    if (x->take != NULL) {
-        hy_buf_puts(&b, "; from there: ");
-        hy_kv_plan_describe(x->take, &b);
-    }
+    hy_buf_puts(&b, x->take != NULL ? "; from there: " : "");
+    hy_pd__link_copy(x, &b);
     hy_info("connector", "linked with %s: %s", x->node, hy_buf_str(&b));
     hy_buf_fini(&b);
     x->why[0] = '\0';
@@ -206,10 +210,11 @@ static void on_hello(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     if (compare(p, x, m) < 0) {
         char why[160];
         snprintf(why, sizeof(why), "%.150s", hy_fail_text());
-        plans_free(x);
+        forget(x);
         refuse(p, x, why);
         return;
     }
+    hy_pd__near_map(p, x, m);
     x->hello = true;
     describe(p, x);
     hy_pd__load_link(p, x);
@@ -234,7 +239,7 @@ static void down(hy_pd *p, pd_peer *x, const char *why, bool again)
     x->up = x->hello = false;
     hy_info("connector", "%s is down: %s", x->node, why);
     hy_pd__serve_down(p, x);
-    plans_free(x);
+    forget(x);
     x->refused[0] = '\0';
     hy_pd__load_down(p, x, why, again);
     snprintf(x->why, sizeof(x->why), "%s", why);
@@ -308,6 +313,9 @@ static void on_msg(hy_pd *p, const hy_fab_event *ev)
     case HY_PDP_ACK:
         hy_pd__on_ack(p, x, &m);
         break;
+    case HY_PDP_PIECE:
+        hy_pd__on_piece(p, x, &m);
+        break;
     case HY_PDP_DONE:
         hy_pd__on_done(p, x, &m);
         break;
@@ -363,7 +371,7 @@ void hy_pd__peers_free(hy_pd *p)
     while (p->peers != NULL) {
         pd_peer *x = p->peers;
         p->peers = x->next;
-        plans_free(x);
+        forget(x);
         hy_free(x);
     }
 }

@@ -81,6 +81,20 @@ static void conclude(hy_pd *p, pd_job *j)
         lease_free(p, l);
 }
 
+static void op_free(hy_pd *p, pd_op *op)
+{
+    pd_job *j = op->job;
+    if (op->prev != NULL)
+        op->prev->next = op->next;
+    else
+        j->ops = op->next;
+    if (op->next != NULL)
+        op->next->prev = op->prev;
+    j->n_ops--;
+    hy_pd__stage_give(p, op->buf, op->buf_bytes);
+    hy_free(op);
+}
+
 /* No new writes; those in flight are cancelled, and the end is told when the last has ended. */
 static void stop_job(hy_pd *p, pd_job *j, hy_status why, const char *text)
 {
@@ -88,8 +102,13 @@ static void stop_job(hy_pd *p, pd_job *j, hy_status why, const char *text)
         j->stopping = true;
         j->status = why;
         snprintf(j->text, sizeof(j->text), "%s", text);
-        for (pd_op *op = j->ops; op != NULL; op = op->next)
-            (void)hy_fab_cancel(p->fab, op->id);
+        for (pd_op *op = j->ops, *next; op != NULL; op = next) {
+            next = op->next;
+            if (op->near)
+                op_free(p, op); /* what is read now is never used: no DONE will say so */
+            else
+                (void)hy_fab_cancel(p->fab, op->id);
+        }
     }
     if (j->n_ops == 0)
         conclude(p, j);
@@ -442,15 +461,15 @@ static hy_kv_blocks src_blocks(const pd_job *j, int32_t g)
     return (hy_kv_blocks){j->lease->tab.ids[g], j->lease->tab.n[g]};
 }
 
-static void op_unlink(pd_job *j, pd_op *op)
+static void op_link(hy_pd *p, pd_job *j, pd_op *op)
 {
-    if (op->prev != NULL)
-        op->prev->next = op->next;
-    else
-        j->ops = op->next;
-    if (op->next != NULL)
-        op->next->prev = op->prev;
-    j->n_ops--;
+    if (j->t_first == 0)
+        j->t_first = hy_pd__now(p);
+    op->next = j->ops;
+    if (j->ops != NULL)
+        j->ops->prev = op;
+    j->ops = op;
+    j->n_ops++;
 }
 
 /* HY_AGAIN: no room in the fabric now. */
@@ -469,13 +488,23 @@ static hy_status write_op(hy_pd *p, pd_job *j, const hy_fab_range *r, size_t n, 
         hy_free(op);
         return st;
     }
-    if (j->t_first == 0)
-        j->t_first = hy_pd__now(p);
-    op->next = j->ops;
-    if (j->ops != NULL)
-        j->ops->prev = op;
-    j->ops = op;
-    j->n_ops++;
+    op_link(p, j, op);
+    return HY_OK;
+}
+
+/* The reader maps this staging: it takes the piece where it stands, and its ACK frees it. */
+static hy_status tell_piece(hy_pd *p, pd_job *j, void *buf, size_t bytes)
+{
+    pd_op *op = hy_calloc(1, sizeof(*op));
+    if (op == NULL)
+        return hy_fail(HY_E_NOMEM, "no memory for a piece");
+    *op = (pd_op){.job = j, .buf = buf, .buf_bytes = bytes, .near = true, .index = j->n_packed};
+    const hy_pdp_msg m = {.kind = HY_PDP_PIECE,
+                          .job = j->id,
+                          .index = j->n_packed,
+                          .stage_off = (uint64_t)((char *)buf - (char *)p->staging)};
+    hy_pd__send(p, j->peer, &m);
+    op_link(p, j, op);
     return HY_OK;
 }
 
@@ -535,7 +564,8 @@ static hy_status write_packed(hy_pd *p, pd_job *j)
                             &j->peer->staging, j->get.stage_off + slot * j->get.slot_bytes,
                             c->bytes};
     if (st == HY_OK)
-        st = write_op(p, j, &r, 1, buf, c->bytes);
+        st = (j->get.flags & HY_PDP_NEAR) != 0 ? tell_piece(p, j, buf, c->bytes)
+                                               : write_op(p, j, &r, 1, buf, c->bytes);
     if (st != HY_OK) {
         hy_pd__stage_give(p, buf, c->bytes);
         return st;
@@ -593,18 +623,21 @@ void hy_pd__pump_starved(hy_pd *p)
     }
 }
 
+static void note_sent(hy_pd *p, pd_job *j, uint64_t bytes)
+{
+    j->t_last = hy_pd__now(p);
+    atomic_fetch_add(&p->st.bytes_out, bytes);
+    hy_metric_add(p->m.bytes_out, (double)bytes);
+}
+
 void hy_pd__op_done(hy_pd *p, pd_op *op, const hy_fab_event *ev)
 {
     pd_job *j = op->job;
-    op_unlink(j, op);
     const bool packed = op->buf != NULL;
     /* then only its immediate is on the way, which is no more than a message */
     const bool applied = packed && ev->len == op->buf_bytes;
-    hy_pd__stage_give(p, op->buf, op->buf_bytes);
-    hy_free(op);
-    j->t_last = hy_pd__now(p);
-    atomic_fetch_add(&p->st.bytes_out, ev->len);
-    hy_metric_add(p->m.bytes_out, (double)ev->len);
+    op_free(p, op);
+    note_sent(p, j, ev->len);
     if (ev->status < 0) {
         j->unknown = j->unknown || ((ev->flags & HY_FAB_UNKNOWN) != 0 && !applied);
         stop_job(p, j, ev->status, ev->text[0] != '\0' ? ev->text : hy_status_name(ev->status));
@@ -629,9 +662,13 @@ static hy_status check_get(const hy_pd *p, const pd_peer *x, const hy_pdp_msg *m
         return hy_fail(HY_E_INVAL, "GET with %d block lists", m->n_groups);
     if (m->plan != hy_kv_plan_digest(x->serve))
         return hy_fail(HY_E_INVAL, "the two sides made different copy plans");
-    if (m->n_slots > 32 || (m->n_slots > 0 && !x->has_staging) ||
-        (m->n_slots > 0 && (m->stage_off > x->staging.len ||
-                            (uint64_t)m->n_slots * m->slot_bytes > x->staging.len - m->stage_off)))
+    const bool near = (m->flags & HY_PDP_NEAR) != 0;
+    if (near && p->near_fd < 0)
+        return hy_fail(HY_E_INVAL, "GET from a staging that is not shared");
+    if (m->n_slots > 32 || (m->n_slots > 0 && !near && !x->has_staging) ||
+        (m->n_slots > 0 && !near &&
+         (m->stage_off > x->staging.len ||
+          (uint64_t)m->n_slots * m->slot_bytes > x->staging.len - m->stage_off)))
         return hy_fail(HY_E_INVAL, "GET with a landing outside of its memory");
     const int64_t bt = x->desc.g[0].layout.block_tokens, end = (int64_t)m->t0 + m->n;
     if (m->first_block > m->t0 / bt || (int64_t)(m->first_block + m->n_ids) * bt < end)
@@ -757,7 +794,18 @@ void hy_pd__on_ack(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
         return;
     }
     j->acked = m->index;
+    for (pd_op *op = j->ops, *next; op != NULL; op = next) {
+        next = op->next;
+        if (!op->near || op->index >= m->index)
+            continue;
+        note_sent(p, j, op->buf_bytes);
+        atomic_fetch_add(&p->st.bytes_near, op->buf_bytes);
+        op_free(p, op);
+    }
+    const bool near = (j->get.flags & HY_PDP_NEAR) != 0;
     pump(p, j);
+    if (near)
+        hy_pd__pump_starved(p);
 }
 
 void hy_pd__on_cancel(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)

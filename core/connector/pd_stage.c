@@ -329,6 +329,7 @@ hy_status hy_pd_create(const hy_pd_opts *o, hy_pd **out)
     snprintf(p->node, sizeof(p->node), "%s", o->fab.node);
     for (int32_t g = 0; g < o->n_groups; g++)
         p->windows[g] = o->windows != NULL ? o->windows[g] : 0;
+    p->near_fd = -1;
     p->out_tail = &p->out;
     p->evout_tail = &p->evout;
     hy_buf_init(&p->handover);
@@ -427,7 +428,7 @@ void hy_pd_stats_get(hy_pd *p, hy_pd_stats *out)
 {
 #define GET(x) out->x = atomic_load(&p->st.x)
     GET(loads), GET(received), GET(missed), GET(failed), GET(expired), GET(corrupt), GET(aborted);
-    GET(bytes_in), GET(bytes_out), GET(tokens_in), GET(jobs_out), GET(full_hits);
+    GET(bytes_in), GET(bytes_out), GET(bytes_near), GET(tokens_in), GET(jobs_out), GET(full_hits);
     GET(leases), GET(leases_released), GET(leases_expired), GET(late), GET(malformed);
     GET(refused_links), GET(loads_open), GET(leases_open), GET(jobs_open);
 #undef GET

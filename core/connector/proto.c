@@ -124,6 +124,9 @@ static void hello(walker *w, hy_pdp_msg *m)
     for (int32_t g = 0; g < m->n_groups && !w->bad; g++)
         bytes(w, &m->key[g], HY_PDP_KEY_MAX);
     bytes(w, &m->staging, HY_PDP_KEY_MAX);
+    bytes(w, &m->near_name, HY_PDP_NAME_MAX);
+    u32(w, &m->near_fd);
+    u64(w, &m->near_len);
 }
 
 static void ids(walker *w, hy_pdp_msg *m)
@@ -237,6 +240,11 @@ static void fields(walker *w, hy_pdp_msg *m)
     case HY_PDP_GONE:
         u64(w, &m->job);
         break;
+    case HY_PDP_PIECE:
+        u64(w, &m->job);
+        u32(w, &m->index);
+        u64(w, &m->stage_off);
+        break;
     case HY_PDP_KINDS:
         w->bad = true;
         break;
@@ -245,8 +253,9 @@ static void fields(walker *w, hy_pdp_msg *m)
 
 const char *hy_pdp_name(hy_pdp_kind k)
 {
-    static const char *const names[] = {"?",     "HELLO", "REFUSE", "HOLD",   "HELD", "GET",
-                                        "CHUNK", "ACK",   "DONE",   "CANCEL", "GONE", "RELEASE"};
+    static const char *const names[] = {"?",    "HELLO",   "REFUSE", "HOLD", "HELD",
+                                        "GET",  "CHUNK",   "ACK",    "DONE", "CANCEL",
+                                        "GONE", "RELEASE", "PIECE"};
     _Static_assert(HY_COUNTOF(names) == HY_PDP_KINDS, "one name a kind");
     return k > 0 && k < HY_PDP_KINDS ? names[k] : names[0];
 }

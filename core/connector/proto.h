@@ -13,11 +13,12 @@
 #include "hal/kv_desc.h"
 
 enum {
-    HY_PDP_VERSION = 3,
+    HY_PDP_VERSION = 4,
     HY_PDP_TYPE = 0x4b560000, /* message types are this + kind */
     HY_PDP_IDS_MAX = 12000,   /* block ids of one message, all groups together */
     HY_PDP_TEXT_MAX = 120,
     HY_PDP_KEY_MAX = 192,
+    HY_PDP_NAME_MAX = 48,
 };
 
 typedef enum hy_pdp_kind {
@@ -32,6 +33,7 @@ typedef enum hy_pdp_kind {
     HY_PDP_CANCEL,    /* D: stop the job */
     HY_PDP_GONE,      /* P: no write of the job is in flight or will start */
     HY_PDP_RELEASE,   /* D: the lease is not needed any more */
+    HY_PDP_PIECE,     /* P: packed piece `index` stands at stage_off of the owner's staging */
     HY_PDP_KINDS,
 } hy_pdp_kind;
 
@@ -42,6 +44,7 @@ enum {                    /* flags */
        HY_PDP_LOSSY = 8,   /* HELLO: other value types are taken */
        HY_PDP_FIRST = 16,  /* DONE: has the first token */
        HY_PDP_MORE = 32,   /* DONE: the prompt goes on beyond the tokens asked for */
+       HY_PDP_NEAR = 64,   /* GET: leave packed pieces in your staging, I read them there */
 };
 
 typedef struct hy_pdp_bytes {
@@ -63,12 +66,15 @@ typedef struct hy_pdp_msg {
     hy_pdp_bytes desc;
     hy_pdp_bytes key[HY_KV_MAX_GROUPS]; /* of the pools; n 0: cannot be written to */
     hy_pdp_bytes staging;
+    hy_pdp_bytes near_name; /* of the memfd that the staging is; n 0: it is none */
+    uint32_t near_fd;       /* its number in the sender's process */
+    uint64_t near_len;
     int32_t n_groups;
     /* HELD */
     uint64_t left_ns;
     /* GET */
     int32_t t0, n, next;
-    uint64_t stage_off;
+    uint64_t stage_off; /* PIECE, too */
     uint32_t slot_bytes, n_slots;
     uint64_t plan; /* digest: both must see the same pieces */
     uint64_t wait_ns;
@@ -77,7 +83,7 @@ typedef struct hy_pdp_msg {
     int32_t *ids[HY_KV_MAX_GROUPS];
     int32_t n_ids;
     uint8_t prompt[32]; /* digest of the first t0 + n tokens; all 0: not checked */
-    /* ACK; DONE: packed pieces sent */
+    /* ACK, PIECE; DONE: packed pieces sent */
     uint32_t index;
     /* DONE */
     int32_t valid;

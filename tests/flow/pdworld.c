@@ -112,6 +112,7 @@ void pdw_start_node(pdw *w, int i)
     po.fab.secret_len = 32;
     po.fab.loop = w->net;
     po.fab.runtime = w->rt;
+    po.fab.same_node = w->o.near;
     po.fab.epoch = w->o.seed * 1000 + (uint64_t)i * 100 + ++n->starts;
     po.fab.heartbeat_ns = 100 * HY_MS;
     po.fab.peer_timeout_ns = 600 * HY_MS;

@@ -66,7 +66,8 @@ typedef struct pdw_opts {
     int32_t blocks[PDW_NODES][3];
     int32_t context, max_batch, max_seqs;
     bool verify, fail, timed, spread; /* spread: see fake_exec.h */
-    uint8_t model[PDW_NODES];         /* unlike ones must not link */
+    bool near; /* the nodes are on one host: packed pieces are read in the owner's staging */
+    uint8_t model[PDW_NODES]; /* unlike ones must not link */
     uint64_t lease_ns, timeout_ns;
     size_t staging, min_run;
     hy_loop_model net;

@@ -432,7 +432,7 @@ static void decode_is_full(void **state)
 
 typedef struct totals {
     uint64_t requests, done, failed, aborted, received, missed, broken, expired, corrupt, cancelled;
-    uint64_t kills, moved, packed_worlds;
+    uint64_t kills, moved, near;
 } totals;
 
 static bool pushing; /* both nodes are asked at once */
@@ -497,6 +497,7 @@ static void random_opts(pdw_opts *o, uint64_t seed, faults f)
         o->lease_ns = (1 + hy_rng_below(&r, 40)) * 10 * HY_MS;
         o->timeout_ns = (2 + hy_rng_below(&r, 100)) * 20 * HY_MS;
     }
+    o->near = hy_rng_below(&r, 2) == 0;
 }
 
 static void random_requests(pdw *w, faults f)
@@ -576,6 +577,9 @@ static void run_seed(uint64_t seed, faults f, totals *t)
         PDW_CHECK(w, s.failed == 0 && s.missed == 0 && pd_computed(w) == 0.0);
     t->cancelled += s.aborted;
     t->moved += s.tokens_in;
+    t->near += stats(w, 0).bytes_near;
+    if (!o.near)
+        PDW_CHECK(w, stats(w, 0).bytes_near == 0);
     pdw_end(w);
     if (fake_samplers_alive != 0)
         fail_msg("seed %llu: %d samplers are left", (unsigned long long)seed, fake_samplers_alive);
@@ -593,15 +597,16 @@ static void run_seeds(uint64_t first, uint64_t n, faults f)
     totals t = {0};
     for (uint64_t s = first; s < first + n; s++)
         run_seed(s, f, &t);
-    print_message("%llu seeds: %llu requests, %llu done, %llu failed, %llu aborted; loads: %llu "
-                  "received, %llu missed, %llu failed, %llu expired, %llu corrupt, %llu cancelled; "
-                  "%llu kills, %llu tokens moved\n",
-                  (unsigned long long)n, (unsigned long long)t.requests, (unsigned long long)t.done,
-                  (unsigned long long)t.failed, (unsigned long long)t.aborted,
-                  (unsigned long long)t.received, (unsigned long long)t.missed,
-                  (unsigned long long)t.broken, (unsigned long long)t.expired,
-                  (unsigned long long)t.corrupt, (unsigned long long)t.cancelled,
-                  (unsigned long long)t.kills, (unsigned long long)t.moved);
+    print_message(
+        "%llu seeds: %llu requests, %llu done, %llu failed, %llu aborted; loads: %llu "
+        "received, %llu missed, %llu failed, %llu expired, %llu corrupt, %llu cancelled; "
+        "%llu kills, %llu tokens moved, %llu bytes read in place\n",
+        (unsigned long long)n, (unsigned long long)t.requests, (unsigned long long)t.done,
+        (unsigned long long)t.failed, (unsigned long long)t.aborted, (unsigned long long)t.received,
+        (unsigned long long)t.missed, (unsigned long long)t.broken, (unsigned long long)t.expired,
+        (unsigned long long)t.corrupt, (unsigned long long)t.cancelled, (unsigned long long)t.kills,
+        (unsigned long long)t.moved, (unsigned long long)t.near);
+    assert_true(n < 100 || t.near > 0);
 }
 
 static void no_faults(void **state)

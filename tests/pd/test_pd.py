@@ -167,6 +167,10 @@ restart_backoff = 100ms
         self.assertEqual(self.metric(self.d, "halyard:pd_prompt_tokens_computed"), 0)
         self.assertEqual(self.metric(self.d, "halyard:kv_transfer_failed_total"), 0)
         self.assertEqual(self.metric(self.p, "halyard:kv_leases_expired_total"), 0)
+        # how: the caches are unlike, and where this host allows it nothing is copied between the processes
+        link, = kit.request(self.d, "GET", "/links", None).json()["links"]
+        self.assertIn("packed as f16, storage f16 -> f32", link["copy"])
+        self.assertEqual("read in place" in link["copy"], "same node" in link["path"], link)
 
     def test_1a_release_and_bad_params(self):
         """Prefill keeps the KV until it is released; what cannot be used is not used."""

@@ -46,6 +46,9 @@ static hy_pdp_msg sample(hy_pdp_kind k)
     m.desc = (hy_pdp_bytes){(const uint8_t *)"desc", 4};
     m.key[0] = (hy_pdp_bytes){(const uint8_t *)"key0", 4};
     m.staging = (hy_pdp_bytes){(const uint8_t *)"st", 2};
+    m.near_name = (hy_pdp_bytes){(const uint8_t *)"halyard-kv-7", 12};
+    m.near_fd = 9;
+    m.near_len = UINT64_C(1) << 33;
     if (k == HY_PDP_DONE) {
         m.flags = HY_PDP_FIRST;
         m.first = (hy_conn_first){.id = 5,
@@ -78,7 +81,10 @@ static void round_trips(void **state)
             assert_true(r.lease == m.lease && r.plan == 99 && r.next == 86);
         }
         if (k == HY_PDP_HELLO)
-            assert_true(r.act == 1 && r.wire == HY_I8 + 1 && r.min_run == 64);
+            assert_true(r.act == 1 && r.wire == HY_I8 + 1 && r.min_run == 64 && r.near_fd == 9 &&
+                        r.near_name.n == 12 && r.near_len == m.near_len);
+        if (k == HY_PDP_PIECE)
+            assert_true(r.job == 42 && r.index == 12 && r.stage_off == 4096);
         if (k == HY_PDP_DONE) {
             assert_true(r.first.seed == UINT64_MAX && r.first.barred && !r.first.stop);
             assert_true(r.first.logprob == -0.1f && isinf(r.first.top_lps[1]));
