@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -453,6 +454,41 @@ class Ports(unittest.TestCase):
 class PortsTcp(Ports):
     """libfabric's provider opens ports of its own."""
     PROVIDER, N_PORTS = "tcp", 6
+
+
+class Descriptors(unittest.TestCase):
+    """No process may open more than 64 files: who floods a port costs others time, but nobody his life, and
+    afterwards all is as before."""
+
+    def test_flood(self):
+        with tempfile.TemporaryDirectory() as d:
+            real, kit.HALYARD = kit.HALYARD, f"{d}/halyard"
+            with open(kit.HALYARD, "w") as f:
+                f.write(f'#!/bin/sh\nulimit -n 64\nexec {real} "$@"\n')
+            os.chmod(kit.HALYARD, 0o755)
+            try:
+                c = Cluster(both=fabric_keys() + ", kv.blocks=96")
+            finally:
+                kit.HALYARD = real
+        try:
+            c.wait_served()
+            pids = dict(c.up.pids())
+            for port in (c.router, c.p, c.d, c.fp, c.fd):
+                held = []
+                for _ in range(100):
+                    try:
+                        held.append(socket.create_connection(("127.0.0.1", port), 1))
+                    except OSError:
+                        break
+                time.sleep(0.3)
+                for s in held:
+                    s.close()
+                c.wait_served(RECOVERS)
+            c.wait_idle(RECOVERS)
+            self.assertEqual(c.up.pids(), pids)
+        finally:
+            rc = c.stop()
+        self.assertEqual(rc, 0)
 
 
 if __name__ == "__main__":
