@@ -38,8 +38,9 @@ const hy_conf_key hy_fab_keys[] = {
     {"fabric", "pull", HY_CONF_ENUM, "auto", NULL, NULL, "auto|write|read",
      "How reads are done: write (the owner writes, faster over TCP), read (the provider's own)."},
     {"fabric", "same_node", HY_CONF_BOOL, "yes", NULL, NULL, NULL,
-     "Between processes of one user on one host, copy the bytes with process_vm_readv; where the "
-     "kernel or a container refuses that, a warning tells and the provider is used."},
+     "Between processes of one user on one host, copy the bytes with process_vm_readv, and read "
+     "packed KV where its owner packed it; where the kernel or a container refuses that, a warning "
+     "tells and the provider is used."},
     {"fabric", "strict", HY_CONF_BOOL, "no", NULL, NULL, NULL,
      "Impose EFA's rules on another provider: for tests."},
 };

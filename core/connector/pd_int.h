@@ -37,6 +37,9 @@ enum {                 /* messages to the connector stage */
 enum { PD_RETRIES = 2 };
 enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 8, PD_JOBS_MAX = 4096 };
 
+/* Memory that a reader has just read is slow to write: of the pieces in place as many as go. */
+enum { PD_NEAR_SLOTS = 16 };
+
 typedef struct pd_tab { /* copied block tables */
     int32_t n_groups, block_tokens;
     int32_t n[HY_KV_MAX_GROUPS];

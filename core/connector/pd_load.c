@@ -276,7 +276,7 @@ static bool take_landing(hy_pd *p, pd_load *l, const hy_kv_want *w)
     l->slot_bytes = (uint32_t)((piece + 63) / 64 * 64);
     l->near = l->peer->near != NULL;
     if (l->near) {
-        l->n_slots = PD_SLOTS;
+        l->n_slots = PD_NEAR_SLOTS;
         return true;
     }
     const size_t room = hy_pd__stage_free(p, true);
