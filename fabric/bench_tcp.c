@@ -78,7 +78,8 @@ hy_status bench_tcp_pings(bench *b, double *p50, double *p99)
     bool ok = v != NULL;
     int n = -WARM;
     for (; ok && n < PINGS && t >= 0; n++) {
-        t = b->side != 0 || (bench_now() - begin < MOST_S && n < PINGS - 1) ? bench_now() : -1;
+        bool more = n < 1 || (bench_now() - begin < MOST_S && n < PINGS - 1);
+        t = b->side != 0 || more ? bench_now() : -1;
         double got = t;
         if (b->side == 0)
             ok = all(s, (char *)&t, 8, true, true) && all(s, (char *)&got, 8, false, true);
