@@ -44,7 +44,7 @@ static hy_status props(hy_dev *d, hy_dev_props *out)
     HY_TRY(gpu_did(g, g->v->calls->mem_info(&out->mem_free, &out->mem_total), "memory info"));
     snprintf(out->backend, sizeof(out->backend), "%s", g->v->name);
     snprintf(out->isa, sizeof(out->isa), "wave%d", g->wave);
-    snprintf(out->name, sizeof(out->name), "%s%d: %.60s (wave %d, %.12s)", g->v->name, g->index,
+    snprintf(out->name, sizeof(out->name), "%s%d: %.46s (wave %d, %.24s)", g->v->name, g->index,
              g->name, g->wave, g->arch);
     out->index = g->index;
     out->n_threads = g->units;
