@@ -153,6 +153,35 @@ static void events(cf *c)
     end(&t);
 }
 
+/* What a queue wrote before a fence, everybody sees: here another queue, with no event between.
+ * What others wrote, it sees after acquire_remote. */
+static void fences(cf *c)
+{
+    two t;
+    cf_case(c, "a fence instead of an event");
+    bool ok = begin(c, &t);
+    for (int r = 0; r < ROUNDS && ok; r++) {
+        ok = cf_ok(c, "copy", t.o->copy(t.q, t.x, t.in[r], BYTES)) &&
+             cf_ok(c, "fence", t.o->fence(t.q)) &&
+             cf_ok(c, "acquire_remote", t.o->acquire_remote(t.p)) && add(&t, t.p, t.x, t.x, t.y) &&
+             cf_ok(c, "fence", t.o->fence(t.p)) &&
+             cf_ok(c, "copy", t.o->copy(t.q, t.out[r], t.y, BYTES)) &&
+             cf_ok(c, "queue_wait", t.o->queue_wait(t.q));
+        for (int i = 0; i < N && ok; i++) {
+            if (t.out[r][i] != 2.0f * t.in[r][i])
+                cf_bad(c, "round %d: [%d] is %g after the fence", r, i, (double)t.out[r][i]);
+        }
+    }
+    end(&t);
+}
+
+static bool has_fences(const cf *c)
+{
+    const hy_dev_ops *o = c->dut.dev->ops;
+    return o->fence(c->dut.q) != HY_E_UNSUPPORTED &&
+           o->acquire_remote(c->dut.q) != HY_E_UNSUPPORTED;
+}
+
 static void no_memory(cf *c)
 {
     static const size_t sizes[] = {(size_t)1 << 47, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 63};
@@ -240,6 +269,8 @@ void cf_device(cf *c)
             two_queues(c, false);
             events(c);
         }
+        if (has_fences(c))
+            fences(c);
         cf_group_end(c);
     }
     if (cf_group(c, &q, "device memory")) {
