@@ -108,6 +108,9 @@ static void test_refused(void **state)
         {"[node.a]\nfile = n.ini\n[engine]\nthreads = 2\n", "engine.threads"},
         {"[node.a]\nfile = n.ini\n[peer.x]\nrole = all\n", "peer.x"},
         {"[cluster]\nname = a/b\n[node.a]\nfile = n.ini\n", "name"},
+        {"[cluster]\nsecret_file = no-secret\n[node.a]\nfile = n.ini\n",
+         "secret_file: there is no no-secret in the working folder"},
+        {"[cluster]\nsecret_file = /tmp\n[node.a]\nfile = n.ini\n", "chmod 600"},
     };
     char path[128];
     (void)state;

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const hy_conf_key hy_up_keys[] = {
@@ -280,6 +281,18 @@ static hy_status check_foreign(const hy_conf *c)
     return HY_OK;
 }
 
+hy_status hy_up_plan_secret(const char *file)
+{
+    struct stat st;
+    if (lstat(file, &st) != 0)
+        return hy_fail(HY_E_NOTFOUND, "[cluster] secret_file: there is no %s%s", file,
+                       file[0] == '/' ? "" : " in the working folder");
+    if (!S_ISREG(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077) != 0)
+        return hy_fail(HY_E_DENIED,
+                       "%s must be a file of yours that nobody else can read: chmod 600", file);
+    return HY_OK;
+}
+
 static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, hy_up_plan *p)
 {
     const char *dir = hy_conf_str(c, "cluster", "run_dir"), *section;
@@ -295,6 +308,8 @@ static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, 
         return hy_fail(HY_E_NOMEM, "out of memory");
     if (!is_name(p->name))
         return hy_fail(HY_E_INVAL, "[cluster] name has letters, digits, '.', '_' and '-' only");
+    if (env->check_node != NULL && p->secret_file[0] != '\0')
+        HY_TRY(hy_up_plan_secret(p->secret_file));
     p->run_dir = *dir != '\0' ? strdup(dir) : default_dir(p->name);
     p->start_timeout_ns = hy_conf_ns(c, "cluster", "start_timeout");
     p->stop_timeout_ns = hy_conf_ns(c, "cluster", "stop_timeout");

@@ -62,6 +62,9 @@ hy_status hy_up_plan_make(const hy_conf *c, const char *path, const hy_up_env *e
                           hy_up_plan *out);
 void hy_up_plan_fini(hy_up_plan *p); /* a zeroed one is fine */
 
+/* The file is there, ours, and nobody else's to read. */
+hy_status hy_up_plan_secret(const char *file);
+
 /* Pairs of nodes whose link would be refused, as far as their files tell: a line each, with both
  * nodes and the key. HY_E_INVAL: a node is left without anyone to take KV from, or to give it to.
  */

@@ -36,15 +36,8 @@ static hy_status make_secret(up *u)
     }
     if (u->secret == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
-    if (lstat(u->secret, &st) == 0) {
-        if (!S_ISREG(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077) != 0)
-            return hy_fail(HY_E_DENIED,
-                           "%s must be a file of yours that nobody else can read: chmod 600",
-                           u->secret);
-        return HY_OK;
-    }
-    if (u->p->secret_file[0] != '\0')
-        return hy_fail(HY_E_NOTFOUND, "[cluster] secret_file: there is no %s", u->secret);
+    if (u->p->secret_file[0] != '\0' || lstat(u->secret, &st) == 0)
+        return hy_up_plan_secret(u->secret);
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return hy_fail(HY_E_SYS, "no random numbers from the system");
     hy_hex(bytes, sizeof(bytes), hex);
