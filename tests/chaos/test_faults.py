@@ -132,11 +132,13 @@ class Faults(unittest.TestCase):
             reach()
             pid = self.c.up.pids()[victim]
             os.kill(pid, signal.SIGKILL)
-            t0 = time.time()
             go()
             self.c.up.wait(rf"pid {pid}, .*{victim} died.*{victim} \(\w+\) is up", 60)
+            up = time.time()
             self.check(asked, victim != "p0")
-            self.assertLess(asked.ended - t0, SEEN)  # a death is noticed: no deadline has to end it
+            # A death is noticed: no deadline has to end it. (Who was promised nothing yet may wait for the node, which
+            # the supervisor starts later from death to death.)
+            self.assertLess(asked.ended, up + SEEN)
             self.recovered(f"kill {victim}")
 
     def test_kill_at_each_step(self):
