@@ -158,7 +158,7 @@ static hy_status chat_logprobs(const hy_api_limits *lim, hy_api_req *r, hy_api_e
     r->s.logprobs = r->logprobs ? 0 : -1;
     if (top == NULL)
         return HY_OK;
-    int32_t n;
+    int32_t n = 0;
     HY_TRY(count_of_logprobs(lim, "top_logprobs", top, &n, e));
     if (n > 0 && !r->logprobs)
         return hy_api_bad(e, "top_logprobs",

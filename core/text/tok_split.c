@@ -154,7 +154,7 @@ hy_status hy_tok__step_text(const char *text, size_t len, char **out, size_t *le
 hy_status hy_tok__step_split(tok_steps *s, const char *pattern, size_t len, bool literal,
                              tok_behavior behavior, bool invert)
 {
-    tok_step *k;
+    tok_step *k = NULL;
     HY_TRY(hy_tok__step_add(s, STEP_SPLIT, &k));
     k->behavior = behavior;
     k->invert = invert;

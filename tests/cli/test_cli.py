@@ -81,6 +81,7 @@ class Cli(unittest.TestCase):
         self.fails(("bench", "link", "--mib", "1"), 2, "--mib", "from 4")
         self.fails(("bench", "link", "--pool", "48"), 2, "--pool", "power of two")
         self.fails(("bench", "link", "--providers", "nope"), 1, "nope")
+        self.fails(("bench", "link", "--rows", "write,foo"), 2, "'foo'", "raw write", "vm_readv")
         self.assertTrue(halyard("bench", "link", "--help").stdout.startswith("Usage: halyard bench link"))
         p = halyard("bench", "link", "--providers", "own", "--mib", "4", "--pool", "16", "--reps", "1", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)

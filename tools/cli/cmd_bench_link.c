@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void print_line(void *arg, const char *text)
 {
@@ -61,7 +62,7 @@ static hy_status number(const char *name, const char *text, long min, long max, 
 /* Numbers into options; pools are powers of two (bench.h strews pieces over them). */
 static hy_status options(hy_fab_bench_opts *o, const char *mib, const char *pool, const char *reps)
 {
-    long total, size, n;
+    long total = 0, size = 0, n = 0;
     HY_TRY(number("--mib", mib, 4, 65536, &total));
     HY_TRY(number("--pool", pool, 16, 16384, &size));
     HY_TRY(number("--reps", reps, 1, 32, &n));
@@ -70,6 +71,27 @@ static hy_status options(hy_fab_bench_opts *o, const char *mib, const char *pool
     o->total = (uint64_t)total << 20;
     o->pool = (uint64_t)size << 20;
     o->repeats = (int)n;
+    return HY_OK;
+}
+
+/* Every name of the list is a row's. */
+static hy_status check_rows(const char *list)
+{
+    char all[256];
+    int at = 0;
+    for (int k = 0; k < HY_BENCH_ROWS; k++)
+        at += snprintf(all + at, sizeof(all) - (size_t)at, "%s%s", k > 0 ? ", " : "",
+                       hy_fab_bench_names[k]);
+    for (const char *p = list; p != NULL;) {
+        size_t n = strcspn(p, ",");
+        int k = 0;
+        while (k < HY_BENCH_ROWS &&
+               (strlen(hy_fab_bench_names[k]) != n || strncmp(hy_fab_bench_names[k], p, n) != 0))
+            k++;
+        if (k == HY_BENCH_ROWS)
+            return hy_fail(HY_E_INVAL, "--rows '%.*s': one of %s", (int)n, p, all);
+        p = p[n] == ',' ? p + n + 1 : NULL;
+    }
     return HY_OK;
 }
 
@@ -119,7 +141,7 @@ int hy_cmd_bench_link(int argc, char **argv)
                            .only = rows,
                            .line = json ? NULL : print_line};
     hy_fab_bench_result r;
-    if (options(&o, mib, pool, reps) < 0) {
+    if (options(&o, mib, pool, reps) < 0 || check_rows(rows) < 0) {
         hy_cli_fail("bench link");
         return HY_EXIT_USAGE;
     }

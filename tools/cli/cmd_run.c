@@ -316,7 +316,7 @@ typedef struct run_args {
 
 static hy_status read_args(const run_args *a, session *s)
 {
-    int64_t v;
+    int64_t v = 0;
     s->sampling = (hy_sampling){.top_p = 1, .repetition_penalty = 1, .logprobs = -1};
     s->raw = a->raw;
     s->stats = a->stats;
