@@ -24,6 +24,7 @@ enum {                 /* messages to the connector stage */
        PD_STEP,    /* push: the next n tokens of it are in the step that begins */
        PD_LAYER,   /* arg: group << 32 | layer that the step has written */
        PD_NOLEASE, /* push: the sequence ended without one */
+       PD_VOID,    /* push: its blocks went, it is computed again */
        PD_EXPIRED, /* arg: uid, data NULL: HY_HOLD_SEND, else HY_HOLD_RECEIVE */
        PD_RELEASE, /* arg: lease */
        PD_T_LEASE, /* timers; arg: lease */
@@ -35,6 +36,7 @@ enum {                 /* messages to the connector stage */
 };
 
 enum { PD_RETRIES = 2 };
+enum { PD_ENDED_ROWS = 1024, PD_ENDED = 8 }; /* ended transfers that are remembered */
 enum { PD_BUCKETS = 512, PD_UNIT = 65536, PD_JOB_OPS = 32, PD_SLOTS = 8, PD_JOBS_MAX = 4096 };
 
 /* Memory that a reader has just read is slow to write: of the pieces in place as many as go. */
@@ -90,6 +92,7 @@ typedef struct pd_lease {
     int32_t step_to;  /* push: tokens with KV when the step under way is done; 0: none is */
     int32_t layers[HY_KV_MAX_GROUPS]; /* of that step, written so far */
     bool unwanted;                    /* push: released before it was finished */
+    bool push;                        /* its end is remembered */
     bool ended; /* released, expired, cancelled: waits for its jobs to be fenced */
     uint64_t deadline, born;
     uint64_t t_prefill; /* end of the prompt */
@@ -247,6 +250,8 @@ struct hy_pd {
     uint64_t next_number;
     uint64_t unwanted[256]; /* push: released before anything of them was computed; a ring */
     uint32_t n_unwanted;
+    uint64_t ended[PD_ENDED_ROWS][PD_ENDED]; /* push: ids that had their time; rows are rings */
+    uint8_t n_ended[PD_ENDED_ROWS];
     pd_lease *lease[PD_BUCKETS];
     pd_load *load[PD_BUCKETS];
     pd_job *jobs;
@@ -327,7 +332,8 @@ pd_lease *hy_pd__lease_find(hy_pd *p, uint64_t id);
 void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last);
 void hy_pd__lease_step(hy_pd *p, pd_cmd *c);
 void hy_pd__lease_layer(hy_pd *p, int32_t group, int32_t layer);
-void hy_pd__lease_none(hy_pd *p, uint64_t id);
+/* final: no lease of that id will come. */
+void hy_pd__lease_none(hy_pd *p, uint64_t id, bool final);
 void hy_pd__lease_release(hy_pd *p, uint64_t id, bool may_come);
 void hy_pd__lease_timer(hy_pd *p, uint64_t id);
 void hy_pd__lease_expired(hy_pd *p, uint64_t uid);

@@ -387,6 +387,7 @@ static void order(hy_pd *p, pd_load *l)
     l->state = PD_JOB;
     if (l->t_get == 0)
         l->t_get = hy_pd__now(p);
+    l->h.epoch = l->peer->epoch; /* push: a later start will not hear of this request */
     send_get(p, l);
     hold_later(p, l);
 }

@@ -72,7 +72,8 @@ static void check_ref(hy_pd *p, pd_seq *s, const hy_conn_req *r)
     uint8_t d[32];
     if (h->foreign) {
         cannot(p, s, HY_E_UNSUPPORTED,
-               "kv_transfer_params are of another engine (no halyard object)");
+               "kv_transfer_params do not say where the KV is (no halyard object): they are of "
+               "another engine, or of a router that does not know the node's [peer.NAME] addrs");
         return;
     }
     if (strcmp(h->node, p->node) == 0) { /* prefix cache, here */
@@ -175,8 +176,10 @@ static void allocated(void *self, const hy_conn_req *r, const hy_conn_blocks *b,
         return;
     if (n_ext <= 0) { /* all is here: not a byte, one release */
         s->state = PS_LOCAL;
-        if (local >= s->h.tokens)
+        if (local >= s->h.tokens) {
             PD_COUNT(p, full_hits);
+            hy_metric_inc(p->m.full_hits);
+        }
         drop_load(p, s);
         return;
     }
@@ -273,8 +276,11 @@ static void keep(hy_pd *p, pd_seq *s, const hy_conn_req *r, const hy_conn_blocks
     const bool push = s->h.push;
     s->h = h;
     s->h.push = push;
-    if (!put_lease(p, s, r, b, PD_LEASE, 0))
-        return; /* no hand-over: the peer computes the prompt itself */
+    if (!put_lease(p, s, r, b, PD_LEASE, 0)) { /* the peer computes the prompt itself */
+        if (push)
+            (void)post(p, PD_NOLEASE, s->h.lease, NULL);
+        return;
+    }
     char id[32];
     snprintf(id, sizeof(id), "%" PRIu64, r->req_id);
     const hy_kv_table *t = &b->table[0];
@@ -333,7 +339,7 @@ static void *build_meta(void *self, const hy_conn_step *st)
         pd_seq *s = find(p, st->preempted[i]);
         if (s == NULL || !s->h.decode || !s->h.push || s->bad)
             continue;
-        (void)post(p, PD_NOLEASE, s->h.lease, NULL);
+        (void)post(p, PD_VOID, s->h.lease, NULL);
         s->bad = true;
     }
     return NULL;

@@ -124,8 +124,35 @@ pd_lease *hy_pd__lease_find(hy_pd *p, uint64_t id)
     return l;
 }
 
+static bool is_unwanted(const hy_pd *p, uint64_t id)
+{
+    for (size_t i = 0; i < HY_COUNTOF(p->unwanted); i++)
+        if (p->unwanted[i] == id)
+            return true;
+    return false;
+}
+
+/* Decode nodes may ask before the request is known here, and then wait. They need not when it has
+ * been here: a router may try another decode node long after. A row that is full forgets its
+ * oldest, whose reader then waits for its deadline. */
+static void note_ended(hy_pd *p, uint64_t id)
+{
+    const size_t row = id % PD_ENDED_ROWS;
+    p->ended[row][p->n_ended[row]++ % PD_ENDED] = id;
+}
+
+static bool has_ended(const hy_pd *p, uint64_t id)
+{
+    for (int i = 0; i < PD_ENDED; i++)
+        if (p->ended[id % PD_ENDED_ROWS][i] == id)
+            return true;
+    return is_unwanted(p, id);
+}
+
 static void lease_free(hy_pd *p, pd_lease *l)
 {
+    if (l->push)
+        note_ended(p, l->id);
     pd_lease **at = &p->lease[l->id % PD_BUCKETS];
     while (*at != l)
         at = &(*at)->chain;
@@ -158,14 +185,6 @@ static void lease_end(hy_pd *p, pd_lease *l, hy_status why, const char *text)
 
 static void bind_jobs(hy_pd *p, pd_lease *l);
 
-static bool is_unwanted(const hy_pd *p, uint64_t id)
-{
-    for (size_t i = 0; i < HY_COUNTOF(p->unwanted); i++)
-        if (p->unwanted[i] == id)
-            return true;
-    return false;
-}
-
 void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
 {
     const uint64_t now = hy_pd__now(p);
@@ -193,6 +212,7 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         l->born = now;
         l->n_prompt = c->n_prompt;
         l->unwanted = is_unwanted(p, l->id);
+        l->push = c->h.push;
         l->chain = p->lease[l->id % PD_BUCKETS];
         p->lease[l->id % PD_BUCKETS] = l;
         PD_COUNT(p, leases);
@@ -249,11 +269,15 @@ void hy_pd__lease_layer(hy_pd *p, int32_t group, int32_t layer)
     }
 }
 
-void hy_pd__lease_none(hy_pd *p, uint64_t id)
+void hy_pd__lease_none(hy_pd *p, uint64_t id, bool final)
 {
     pd_lease *l = hy_pd__lease_find(p, id);
-    if (l != NULL && !l->held)
+    if (final)
+        note_ended(p, id);
+    if (l != NULL && !l->held) {
+        l->push = false; /* told above, or comes again */
         lease_end(p, l, HY_E_ABORTED, "the prompt was not finished");
+    }
     for (pd_job *j = p->jobs, *next; j != NULL; j = next) {
         next = j->next;
         if (j->lease == NULL && j->lease_id == id)
@@ -740,7 +764,7 @@ void hy_pd__on_get(hy_pd *p, pd_peer *x, hy_pdp_msg *m)
     }
     const bool push = (m->flags & HY_PDP_PUSH) != 0;
     pd_lease *l = hy_pd__lease_find(p, m->lease);
-    if ((l == NULL || l->ended) && (!push || l != NULL)) {
+    if (l == NULL ? !push || has_ended(p, m->lease) : l->ended) {
         answer_get(p, x, m, HY_E_NOTFOUND, "no such lease: it ended, or is of an earlier start");
         return;
     }

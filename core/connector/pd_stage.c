@@ -172,7 +172,8 @@ static hy_status on_msg(void *self, hy_msg *m)
         hy_pd__lease_layer(p, (int32_t)(m->arg >> 32), (int32_t)(m->arg & UINT32_MAX));
         break;
     case PD_NOLEASE:
-        hy_pd__lease_none(p, m->arg);
+    case PD_VOID:
+        hy_pd__lease_none(p, m->arg, m->kind == PD_NOLEASE);
         break;
     case PD_EXPIRED:
         if (m->data == NULL)

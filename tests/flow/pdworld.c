@@ -379,8 +379,13 @@ static hy_status router_msg(void *self, hy_msg *m)
                      "\"node\":\"p0\",\"addrs\":\"p0:1\"}}",
                      r->transfer);
             r->handover = strdup(text);
-            submit(r, r->p_first);
-            submit(r, !r->p_first);
+            if (!r->no_d) {
+                submit(r, r->p_first);
+                submit(r, !r->p_first);
+            } else {
+                submit(r, true);
+                over(r);
+            }
         } else {
             submit(r, !r->local);
         }

@@ -41,6 +41,31 @@ static double pd_computed(pdw *w)
     return hy_metric_value(m);
 }
 
+/* What the page says is what happened. */
+static void check_metrics(pdw *w)
+{
+    for (int i = 0; i < PDW_NODES; i++) {
+        const hy_pd_stats s = stats(w, i);
+        const struct {
+            const char *name;
+            uint64_t want;
+        } x[] = {{"halyard:kv_transfer_full_hits_total", s.full_hits},
+                 {"halyard:kv_transfer_missed_total", s.missed},
+                 {"halyard:kv_transfer_failed_total", s.failed},
+                 {"halyard:kv_transfer_corrupt_total", s.corrupt},
+                 {"halyard:kv_leases_expired_total", s.leases_expired},
+                 {"halyard:kv_links_refused_total", s.refused_links},
+                 {"halyard:kv_transfer_received_bytes_total", s.bytes_in},
+                 {"halyard:kv_transfer_sent_bytes_total", s.bytes_out}};
+        for (size_t k = 0; k < HY_COUNTOF(x); k++) {
+            hy_metric *m = hy_metric_counter(w->node[i].metrics, x[k].name, "", NULL, 0);
+            if (hy_metric_value(m) != (double)x[k].want)
+                fail_msg("seed %llu: node %d: %s is %.0f, not %llu", (unsigned long long)w->o.seed,
+                         i, x[k].name, hy_metric_value(m), (unsigned long long)x[k].want);
+        }
+    }
+}
+
 static void one_request(void **state)
 {
     (void)state;
@@ -110,6 +135,7 @@ static void move_10000(bool p_has, bool d_has, int32_t head, uint64_t want_p, ui
     assert_int_equal(stats(w, 1).full_hits - s0.full_hits, want_moved == 0 ? 1 : 0);
     assert_int_equal(r->n_cached, LONG);
     assert_true(pd_computed(w) == 0.0);
+    check_metrics(w);
     pdw_end(w);
 }
 
@@ -401,6 +427,120 @@ static void unlike_models(void **state)
     }
 }
 
+/* ---- push: which is asked first, and how much earlier ---- */
+
+/* D alone is asked, for the transfer of another request. */
+static pdw_req *ask_d(pdw *w, const int32_t *text, int32_t n, const char *transfer, uint64_t in_ns)
+{
+    char params[256];
+    pdw_req *r = pdw_add(w, text, n, 10, hy_clock_now_ns(hy_runtime_clock(w->rt)) - w->t0 + in_ns);
+    r->local = true;
+    r->seed = w->o.seed;
+    snprintf(params, sizeof(params),
+             "{\"do_remote_prefill\":true,\"transfer_id\":\"%s\",\"halyard\":{\"v\":1,"
+             "\"node\":\"p0\",\"addrs\":\"p0:1\"}}",
+             transfer);
+    swap_text(r, params);
+    return r;
+}
+
+static pdw_req *ask_p(pdw *w, const int32_t *text, int32_t n, uint64_t at_ns)
+{
+    pdw_req *r = pdw_add(w, text, n, 10, at_ns);
+    r->push = r->no_d = true;
+    r->seed = w->o.seed;
+    return r;
+}
+
+/* A decode node asks for a transfer that has had its time, as the second one does after the first
+ * has hung: it is told at once, and computes the prompt without a wait. */
+static void push_after_its_end(void **state)
+{
+    (void)state;
+    enum { EXPIRED, TAKEN, RELEASED, RELEASED_EARLY, ABORTED, ABORTED_EARLY, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        int32_t text[200];
+        char name[64];
+        pdw *w = small_world(70 + (uint64_t)kind, false);
+        pdw_text(text, 20, 2); /* links */
+        pdw_add(w, text, 20, 2, 0);
+        pdw_run(w, HY_SEC);
+        pdw_text(text, 200, 1);
+        const uint64_t now = hy_clock_now_ns(hy_runtime_clock(w->rt)) - w->t0;
+        pdw_req *one = ask_p(w, text, 200, now + HY_MS);
+        snprintf(name, sizeof(name), "{\"transfer_id\":\"%s\"}", one->transfer);
+        if (kind == TAKEN)
+            ask_d(w, text, 200, one->transfer, HY_MS);
+        if (kind == RELEASED_EARLY)
+            assert_int_equal(hy_pd_release(w->node[0].pd, name), HY_OK);
+        const uint64_t run = kind == EXPIRED         ? 3 * HY_SEC
+                             : kind == ABORTED_EARLY ? HY_MS + HY_US
+                             : kind == ABORTED       ? 4 * HY_MS
+                                                     : 200 * HY_MS;
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, run) == HY_OK);
+        if (kind == ABORTED || kind == ABORTED_EARLY) {
+            assert_int_equal(engine(w, 0).running + engine(w, 0).waiting, 1);
+            hy_engine_abort(w->node[0].e, one->p_id);
+        }
+        if (kind == RELEASED)
+            assert_int_equal(hy_pd_release(w->node[0].pd, name), HY_OK);
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, 50 * HY_MS) == HY_OK);
+        assert_int_equal(stats(w, 0).leases_open, 0);
+        assert_int_equal(stats(w, 0).leases_expired, kind == EXPIRED);
+        text[199] ^= 1; /* no prefix of its own but for what it has */
+        for (int32_t i = 0; kind == TAKEN && i < 20; i++)
+            text[i] ^= 1;
+        const hy_pd_stats s = stats(w, 1);
+        pdw_req *late = ask_d(w, text, 200, one->transfer, HY_MS);
+        PDW_CHECK(w, hy_runtime_run_for(w->rt, 200 * HY_MS) == HY_OK); /* a load may take 4 s */
+        if (late->stage != PDW_OVER || late->n_tok != 10)
+            fail_msg("kind %d: decode waits for what has ended", kind);
+        assert_int_equal(stats(w, 1).missed - s.missed, 1);
+        assert_int_equal(stats(w, 1).failed, 0);
+        pdw_run(w, HY_SEC);
+        pdw_verify(w, false);
+        pdw_end(w);
+    }
+}
+
+/* But what is not known yet is waited for. */
+static void push_before_its_owner(void **state)
+{
+    (void)state;
+    int32_t text[200];
+    pdw *w = small_world(80, false);
+    pdw_text(text, 200, 1);
+    pdw_req *one = ask_p(w, text, 200, 2 * HY_SEC);
+    pdw_req *early = ask_d(w, text, 200, one->transfer, 0);
+    pdw_run(w, 60 * HY_SEC);
+    pdw_verify(w, false);
+    assert_int_equal(early->n_tok, 10);
+    assert_int_equal(stats(w, 1).received, 1);
+    assert_int_equal(stats(w, 1).tokens_in, 200);
+    assert_true(pd_computed(w) == 0.0);
+    pdw_end(w);
+}
+
+/* An owner that was started anew will not hear of the request. */
+static void push_owner_was_started_anew(void **state)
+{
+    (void)state;
+    int32_t text[200];
+    pdw *w = small_world(81, false);
+    pdw_text(text, 200, 1);
+    pdw_req *r = ask_d(w, text, 200, "00000000000000aa", 0);
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, 500 * HY_MS) == HY_OK);
+    assert_int_equal(stats(w, 0).jobs_open, 1);
+    pdw_kill(w, 0, false);
+    pdw_start_node(w, 0);
+    PDW_CHECK(w, hy_runtime_run_for(w->rt, 1500 * HY_MS) == HY_OK);
+    assert_int_equal(r->n_tok, 10);
+    assert_int_equal(stats(w, 1).missed + stats(w, 1).failed, 1);
+    pdw_run(w, HY_SEC);
+    pdw_verify(w, false);
+    pdw_end(w);
+}
+
 /* Too few blocks to park: it waits in the queue, no transfer begins, the lease is renewed. */
 static void decode_is_full(void **state)
 {
@@ -565,6 +705,7 @@ static void run_seed(uint64_t seed, faults f, totals *t)
         t->failed += r->failed;
         t->aborted += r->aborted;
     }
+    check_metrics(w);
     const hy_pd_stats s = stats(w, 1);
     t->received += s.received;
     t->missed += s.missed;
@@ -681,18 +822,32 @@ int main(void)
     if (getenv("HY_LOG") != NULL)
         hy_log_set_level(HY_LOG_DEBUG);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request),      cmocka_unit_test(cached_on_p_only),
-        cmocka_unit_test(cached_on_both),   cmocka_unit_test(all_on_d),
-        cmocka_unit_test(next_turn),        cmocka_unit_test(push_overlaps),
-        cmocka_unit_test(nobody_comes),     cmocka_unit_test(released_by_the_router),
-        cmocka_unit_test(released_by_name), cmocka_unit_test(named_lease),
-        cmocka_unit_test(bad_references),   cmocka_unit_test(owner_was_started_anew),
-        cmocka_unit_test(unlike_models),    cmocka_unit_test(decode_is_full),
-        cmocka_unit_test(no_faults),        cmocka_unit_test(bad_net),
-        cmocka_unit_test(deaths),           cmocka_unit_test(partitions),
-        cmocka_unit_test(corruption),       cmocka_unit_test(short_leases),
-        cmocka_unit_test(all_at_once),      cmocka_unit_test(push_no_faults),
+        cmocka_unit_test(one_request),
+        cmocka_unit_test(cached_on_p_only),
+        cmocka_unit_test(cached_on_both),
+        cmocka_unit_test(all_on_d),
+        cmocka_unit_test(next_turn),
+        cmocka_unit_test(push_overlaps),
+        cmocka_unit_test(nobody_comes),
+        cmocka_unit_test(released_by_the_router),
+        cmocka_unit_test(released_by_name),
+        cmocka_unit_test(named_lease),
+        cmocka_unit_test(bad_references),
+        cmocka_unit_test(owner_was_started_anew),
+        cmocka_unit_test(unlike_models),
+        cmocka_unit_test(decode_is_full),
+        cmocka_unit_test(no_faults),
+        cmocka_unit_test(bad_net),
+        cmocka_unit_test(deaths),
+        cmocka_unit_test(partitions),
+        cmocka_unit_test(corruption),
+        cmocka_unit_test(short_leases),
+        cmocka_unit_test(all_at_once),
+        cmocka_unit_test(push_no_faults),
         cmocka_unit_test(push_all_at_once),
+        cmocka_unit_test(push_after_its_end),
+        cmocka_unit_test(push_before_its_owner),
+        cmocka_unit_test(push_owner_was_started_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
