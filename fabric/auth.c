@@ -65,13 +65,30 @@ void hy_fab__hello(fab_link *l)
     hy_buf_fini(&b);
 }
 
+void hy_fab__denied(fab_link *l, bool by_them, const char *why)
+{
+    enum { AGAIN_S = 60 };
+    hy_fab *f = l->f;
+    const uint64_t now = hy_fab__now(f);
+    const bool same = strcmp(f->denied, why) == 0;
+    if (f->denied_logged != 0 && now < f->denied_logged + (same ? AGAIN_S : 1) * HY_SEC)
+        return;
+    const char *at = l->out ? l->addr : l->from;
+    char who[HY_FAB_NODE_MAX]; /* as it says, unproven */
+    snprintf(who, sizeof(who), "%s", l->theirs.node[0] != 0 ? l->theirs.node : "a stranger");
+    hy_printable(who);
+    f->denied_logged = now;
+    snprintf(f->denied, sizeof(f->denied), "%s", why);
+    hy_warn("fabric", "%s: refused %s%s%s%s: %s", f->node, by_them ? "by " : "", who,
+            at[0] != 0 ? " at " : "", at, why);
+}
+
 static void refuse(fab_link *l, hy_status st)
 {
     char why[96];
     snprintf(why, sizeof(why), "%s", hy_fail_text());
     l->f->stats.refused_auth++;
-    hy_warn("fabric", "%s: refused %s: %s", l->f->node,
-            l->theirs.node[0] != 0 ? l->theirs.node : "a stranger", why);
+    hy_fab__denied(l, false, why);
     hy_fab__frame(l, FAB_REFUSE, why, strlen(why), NULL, 0);
     hy_fab__break(l, st, why);
 }
@@ -145,7 +162,7 @@ static void got_challenge(fab_link *l, const uint8_t *p, size_t n)
         return;
     }
     if (l->want[0] != 0 && strcmp(l->want, l->theirs.node) != 0) {
-        refuse(l, hy_fail(HY_E_PEER, "%s answers at the address of %s", l->theirs.node, l->want));
+        refuse(l, hy_fail(HY_E_DENIED, "%s answers at the address of %s", l->theirs.node, l->want));
         return;
     }
     hy_buf b;

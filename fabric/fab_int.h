@@ -217,6 +217,7 @@ struct fab_link {
     char broken_why[96];
     uint64_t idle_since;
     char addr[80];              /* dialled */
+    char from[80];              /* accepted: whose socket it is; "": not known */
     char want[HY_FAB_NODE_MAX]; /* dialled: who shall answer; "": anybody */
     struct {
         bool rx, tx; /* the peer's memory can be read from here; ours from there */
@@ -261,7 +262,8 @@ struct hy_fab {
     uint32_t n_ops;
     fab_piece *free_pieces;
     hy_fab_stats stats;
-    uint64_t next_timers, bad_logged;
+    uint64_t next_timers, bad_logged, denied_logged;
+    char denied[96]; /* the refusal that was logged last */
     bool closing;
     /* events */
     pthread_mutex_t ev_lock;
@@ -318,6 +320,9 @@ void hy_fab__links_reap(hy_fab *f);
 /* auth.c: handshake frames */
 void hy_fab__shake(fab_link *l, fab_kind kind, const uint8_t *p, size_t n);
 void hy_fab__hello(fab_link *l);
+/* Log that a greeting was refused, by this side or by them; the same again at most once a minute.
+ */
+void hy_fab__denied(fab_link *l, bool by_them, const char *why);
 
 /* peer.c */
 fab_peer *hy_fab__peer(hy_fab *f, hy_fab_peer h);

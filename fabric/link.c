@@ -148,6 +148,7 @@ static void take_frame(fab_link *l, const fab_head *h, const uint8_t *p)
                  (const char *)p);
         for (char *c = text; *c != 0; c++)
             *c = *c < 0x20 || *c > 0x7e ? '?' : *c;
+        hy_fab__denied(l, true, text + strlen("refused: "));
         hy_fab__break(l, HY_E_DENIED, text);
         return;
     }
@@ -248,8 +249,12 @@ void hy_fab__link_close(fab_link *l, hy_status st, const char *why)
                     l->rail, path, text);
     }
     hy_fab__link_lost_pieces(l);
-    if (l->connect_op != 0)
-        hy_fab__connect_failed(f, l->connect_op, st, text);
+    if (l->connect_op != 0) {
+        char at[96];
+        snprintf(at, sizeof(at), "%.50s: %.43s", l->addr, text);
+        hy_fab__connect_failed(f, l->connect_op, st,
+                               st == HY_E_PEER || st == HY_E_TIMEOUT ? at : text);
+    }
     l->connect_op = 0;
     if (l->peer != NULL)
         hy_fab__peer_leave(l, st, text);

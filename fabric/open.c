@@ -45,10 +45,12 @@ static hy_status check_opts(const hy_fab_opts *o)
         return hy_fail(HY_E_INVAL, "fabric: a shared secret of at least %d bytes is needed",
                        HY_FAB_SECRET_MIN);
     if (o->heartbeat_ns == 0 || o->peer_timeout_ns < 2 * o->heartbeat_ns)
-        return hy_fail(HY_E_INVAL, "fabric: the peer timeout must be at least two heartbeats");
+        return hy_fail(HY_E_INVAL, "[fabric] peer_timeout must be at least two [fabric] heartbeat");
     if (o->piece_bytes < 4096 || o->window_bytes < o->piece_bytes || o->max_ops == 0 ||
         o->max_peers == 0 || o->max_peers > 65536)
-        return hy_fail(HY_E_INVAL, "fabric: sizes: piece >= 4096, window >= piece, limits > 0");
+        return hy_fail(HY_E_INVAL,
+                       "[fabric] piece must be at least 4096, [fabric] window a piece or more, "
+                       "limits above 0");
     if (o->runtime != NULL &&
         (o->loop == NULL || hy_runtime_mode_get(o->runtime) != HY_RUNTIME_VIRTUAL))
         return hy_fail(HY_E_INVAL, "fabric: a runtime is for virtual time with the loop only");
@@ -103,14 +105,17 @@ static hy_status choose(hy_fab *f, int rail)
         first = false;
     }
     return hy_fail(HY_E_NOTFOUND,
-                   "fabric: no provider of \"%s\" works at %s (%s); add \"own\" to the list",
+                   "[fabric] providers: none of \"%s\" works at %s (%s); add \"own\" to the list",
                    f->o.providers, f->rail[rail].addr, why);
 }
 
 static hy_status open_rails(hy_fab *f)
 {
     for (int i = 0; i < f->n_rails; i++) {
-        HY_TRY(f->ct->listen(f->ctx, i, f->o.addrs[i], f->rail[i].addr, sizeof(f->rail[i].addr)));
+        const hy_status st =
+            f->ct->listen(f->ctx, i, f->o.addrs[i], f->rail[i].addr, sizeof(f->rail[i].addr));
+        if (st < 0)
+            return hy_fail_in(st, "[fabric] listen: ");
         if (f->o.loop != NULL) {
             f->rail[i].dp = &hy_fab__loop_dp;
             snprintf(f->rail[i].provider, sizeof(f->rail[i].provider), "loop");

@@ -341,15 +341,20 @@ static void reap(sock *s, uint64_t now)
 static void do_accept(sock *s, sock_conn *lc)
 {
     for (int i = 0; i < 16; i++) {
-        int fd = accept4(lc->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        struct sockaddr_storage ss;
+        socklen_t len = sizeof(ss);
+        int fd = accept4(lc->fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0)
             return;
         hy_fab__sock_tune(fd);
         sock_conn *c = add(s, fd, lc->base.rail, EPOLLIN);
-        if (c == NULL)
+        if (c == NULL) {
             close(fd);
-        else
-            hy_fab__accepted(s->f, lc->base.rail, &c->base);
+            continue;
+        }
+        hy_fab__accepted(s->f, lc->base.rail, &c->base);
+        if (c->base.link != NULL)
+            hy_fab__addr_text(&ss, c->base.link->from, sizeof(c->base.link->from));
     }
 }
 
