@@ -68,7 +68,8 @@ uint64_t hy_pd_epoch(const hy_pd *p);
  * HY_E_NOTFOUND: of another node or epoch. Unknown and ended leases are no-ops. */
 hy_status hy_pd_release(hy_pd *p, const char *text);
 
-/* JSON list of {peer, addrs, state, path, copy, why}: every node it had to do with. Any thread. */
+/* {node, addrs, links: [{peer, addrs, state, path, copy, why}]}: who this node is, where its fabric
+ * is, and every node it had to do with. Any thread. */
 void hy_pd_links(hy_pd *p, hy_buf *out);
 
 /* Ages grow without anything happening: before the page of metrics is written. Any thread. */

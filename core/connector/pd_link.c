@@ -63,7 +63,7 @@ void hy_pd__links_timer(hy_pd *p)
     bool missing = false;
     p->links_timer = 0;
     for (pd_peer *x = p->peers; x != NULL; x = x->next) {
-        if (!x->wanted || x->up)
+        if ((!x->wanted && x->refused[0] == '\0') || x->up)
             continue;
         missing = true;
         (void)hy_pd__connect(p, x);
@@ -112,7 +112,8 @@ void hy_pd__links_note(hy_pd *p)
     for (const pd_peer *x = p->peers; x != NULL; x = x->next) {
         (void)json_array_append_new(list, link_json(p, x));
         n_up += x->up && x->hello;
-        if (x->wanted && !x->up && p->links_timer == 0) /* lost: soon again */
+        /* lost: soon again; refused: who avoids us for that would never see that it is over */
+        if ((x->wanted || x->refused[0] != '\0') && !x->up && p->links_timer == 0)
             hy_pd__timer(p, hy_pd__now(p) + AGAIN_FIRST, PD_T_LINK, 0, &p->links_timer);
     }
     char *text = json_dumps(list, JSON_COMPACT);
@@ -128,7 +129,10 @@ void hy_pd__links_note(hy_pd *p)
 
 void hy_pd_links(hy_pd *p, hy_buf *out)
 {
+    /* neither has quotes: hy_pd_create */
+    hy_buf_printf(out, "{\"node\":\"%s\",\"addrs\":\"%s\",\"links\":", p->node, p->addrs);
     pthread_mutex_lock(&p->links_lock);
     hy_buf_puts(out, p->links.len > 0 ? hy_buf_str(&p->links) : "[]");
     pthread_mutex_unlock(&p->links_lock);
+    hy_buf_putc(out, '}');
 }

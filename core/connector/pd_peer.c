@@ -260,6 +260,7 @@ static void on_up(hy_pd *p, const hy_fab_event *ev)
     x->epoch = ev->epoch;
     x->up = true;
     x->connecting = false;
+    x->refused[0] = '\0';
     send_hello(p, x);
 }
 
@@ -271,11 +272,19 @@ static void on_connect(hy_pd *p, const hy_fab_event *ev)
     if (x == NULL)
         return;
     x->connecting = false;
-    if (ev->status < 0 && !x->up) {
-        hy_pd__load_down(p, x, ev->text, false);
-        snprintf(x->why, sizeof(x->why), "%s", ev->text);
-        hy_pd__links_note(p);
+    if (ev->status >= 0 || x->up)
+        return;
+    hy_pd__load_down(p, x, ev->text, false);
+    /* it is there, and one of the two does not want the other (the fabric's log says so, too) */
+    const bool denied =
+        ev->status == HY_E_DENIED || ev->status == HY_E_PROTOCOL || ev->status == HY_E_INVAL;
+    if (denied && x->refused[0] == '\0') {
+        PD_COUNT(p, refused_links);
+        hy_metric_inc(p->m.refused);
     }
+    snprintf(x->refused, sizeof(x->refused), "%s", denied ? ev->text : "");
+    snprintf(x->why, sizeof(x->why), "%s", ev->text);
+    hy_pd__links_note(p);
 }
 
 static void on_msg(hy_pd *p, const hy_fab_event *ev)

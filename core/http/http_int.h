@@ -174,6 +174,8 @@ extern const hy_stage_ops hy_server__ops;
 
 /* text.c: the intake */
 extern const hy_stage_ops hy_text__ops;
+/* 404, with the names that there are. */
+hy_status hy_http__no_model(const hy_http *h, const char *name, hy_api_error *e);
 /* Whole answer or failure of a call that never reached the engine; consumes the call. */
 void hy_text__answer(hy_http *h, hy_call *c, hy_buf *body);
 void hy_text__refuse(hy_http *h, hy_call *c, const hy_api_error *e);

@@ -62,8 +62,7 @@ static void one_model(hy_server *s, struct evhttp_request *req, const char *code
         }
     }
     hy_api_error e;
-    hy_api_error_set(&e, 404, "NotFoundError", "model", "The model `%.120s` does not exist.",
-                     id != NULL ? id : coded);
+    (void)hy_http__no_model(s->h, id != NULL ? id : coded, &e);
     free(id);
     hy_server__send_error(s, req, &e);
 }
@@ -102,10 +101,10 @@ bool hy_pages__get(hy_server *s, struct evhttp_request *req, const char *path, c
         metrics(s, req);
     } else if (strcmp(path, "/links") == 0) {
         *handler = "/links";
-        hy_buf_puts(&b, "{\"links\":");
         if (s->h->o.kv_links != NULL)
             s->h->o.kv_links(s->h->o.kv_release_arg, &b);
-        hy_buf_puts(&b, s->h->o.kv_links != NULL ? "}" : "[]}");
+        else
+            hy_buf_puts(&b, "{\"links\":[]}");
         hy_server__send(s, req, 200, "application/json", &b);
     } else if (strcmp(path, "/trace") == 0) {
         *handler = "/trace";

@@ -49,6 +49,23 @@ static hy_status no_memory(hy_api_error *e)
                             "out of memory for this request; send less at once.");
 }
 
+hy_status hy_http__no_model(const hy_http *h, const char *name, hy_api_error *e)
+{
+    hy_buf b;
+    hy_buf_init(&b);
+    for (size_t i = 0; i < h->o.n_models; i++)
+        hy_buf_printf(&b, "%s`%.120s`",
+                      i == 0                  ? ""
+                      : i + 1 < h->o.n_models ? ", "
+                                              : " and ",
+                      h->o.models[i]);
+    const hy_status st = hy_api_error_set(e, 404, "NotFoundError", "model",
+                                          "The model `%.120s` does not exist. This server has %s.",
+                                          name, hy_buf_str(&b));
+    hy_buf_fini(&b);
+    return st;
+}
+
 static hy_status check_model(const hy_http *h, const hy_api_req *q, hy_api_error *e)
 {
     if (q->model == NULL || q->model[0] == '\0')
@@ -57,9 +74,7 @@ static hy_status check_model(const hy_http *h, const hy_api_req *q, hy_api_error
         if (strcmp(q->model, h->o.models[i]) == 0)
             return HY_OK;
     }
-    return hy_api_error_set(e, 404, "NotFoundError", "model",
-                            "The model `%.120s` does not exist. This server has `%.120s`.",
-                            q->model, h->o.models[0]);
+    return hy_http__no_model(h, q->model, e);
 }
 
 /* ---- prompts to ids ---- */
