@@ -41,7 +41,8 @@ static bool key_fits(const hy_front *c)
     return fits;
 }
 
-/* {"pairs_refused": [{"decode": NAME, "peers": [...]}]}: it works, but not as it was meant. */
+/* {"pairs_refused": [{"decode": NAME, "peers": [...]}], "same_name": [...]}: it works, but not as
+ * it was meant. */
 static void health_body(hy_front *c)
 {
     const hy_route *r = c->r;
@@ -52,7 +53,7 @@ static void health_body(hy_front *c)
         const hy_worker *w = &r->workers[i];
         bool has = false;
         for (size_t k = 0; k < r->n_workers; k++)
-            has |= w->bars[k] != NULL;
+            has |= hy_route__bar(r, &r->workers[k], w) != NULL;
         if (!has)
             continue;
         hy_buf_puts(&b, any ? ",{\"decode\":" : "{\"pairs_refused\":[{\"decode\":");
@@ -63,7 +64,14 @@ static void health_body(hy_front *c)
         any = true;
     }
     if (any)
-        hy_buf_puts(&b, "]}");
+        hy_buf_putc(&b, ']');
+    const size_t len = b.len;
+    hy_buf_puts(&b, any ? "," : "{");
+    if (hy_route__twins_json(r, &b))
+        any = true;
+    else if (!b.failed)
+        b.len = len;
+    hy_buf_putc(&b, '}');
     if (any)
         hy_front_reply_buf(c, 200, JSON_TYPE, &b);
     else

@@ -5,6 +5,9 @@
  * after each good check of a decode node. A pair that is refused gets no requests until the node
  * says otherwise; one of which nothing is known (no link yet, no such page) is as good as any.
  *
+ * The same page of any Halyard node says what its name is and where its fabric is: what decode is
+ * told in push mode, and how two nodes of one name are noticed.
+ *
  * Thread: route stage.  Owner: the router.
  */
 #include "core/base/log.h"
@@ -19,7 +22,17 @@ enum { MOST_LINKS = 1 << 20 }; /* bytes of the page */
 
 const char *hy_route__bar(const hy_route *r, const hy_worker *p, const hy_worker *d)
 {
+    if (r->o.push && p->no_fabric && p != d && (d->can & HY_ROUTE_DECODE))
+        return "the router does not know where its fabric is ([peer.NAME] addrs)";
     return d->bars[p - r->workers];
+}
+
+static void count_bars(const hy_worker *d)
+{
+    int n = 0;
+    for (size_t k = 0; k < d->r->n_workers; k++)
+        n += hy_route__bar(d->r, &d->r->workers[k], d) != NULL;
+    hy_metric_set(d->mx_bars, n);
 }
 
 bool hy_route__has_taker(const hy_route *r, const hy_worker *p)
@@ -56,10 +69,7 @@ static void set_bar(hy_worker *d, size_t i, const char *why)
     else if (old != NULL && why == NULL)
         hy_info("route", "%s may take KV from %s again", d->name, p->name);
     free(old);
-    int n = 0;
-    for (size_t k = 0; k < d->r->n_workers; k++)
-        n += d->bars[k] != NULL;
-    hy_metric_set(d->mx_bars, n);
+    count_bars(d);
 }
 
 /* ---- what a node says ---- */
@@ -73,7 +83,7 @@ static const char *text_of(const json_t *link, const char *key)
 /* Of this worker? Peers have their nodes' names; where not, the address may tell. */
 static bool is_of(const json_t *link, const hy_worker *p)
 {
-    return strcmp(text_of(link, "peer"), p->name) == 0 ||
+    return strcmp(text_of(link, "peer"), p->node[0] != '\0' ? p->node : p->name) == 0 ||
            (p->addrs[0] != '\0' && strcmp(text_of(link, "addrs"), p->addrs) == 0);
 }
 
@@ -99,6 +109,58 @@ static void take_links(hy_worker *d, const json_t *list)
                 why = bar_of(json_array_get(list, k));
         set_bar(d, i, why);
     }
+}
+
+/* ---- who it is ---- */
+
+static bool keep(char **at, const char *s)
+{
+    enum { MOST = 1024 }; /* it goes into every request */
+    char *copy = strcmp(*at, s) != 0 && strlen(s) <= MOST ? strdup(s) : NULL;
+    if (copy == NULL)
+        return false;
+    free(*at);
+    *at = copy;
+    return true;
+}
+
+static const hy_worker *twin_of(const hy_worker *w)
+{
+    for (size_t i = 0; i < w->r->n_workers && w->node[0] != '\0'; i++) {
+        const hy_worker *x = &w->r->workers[i];
+        if (x != w && x->state != HY_WORKER_DOWN && strcmp(x->node, w->node) == 0)
+            return x;
+    }
+    return NULL;
+}
+
+static void take_self(hy_worker *w, const json_t *page)
+{
+    const char *addrs = text_of(page, "addrs");
+    const bool is_node = json_is_array(json_object_get(page, "links")), had = w->no_fabric;
+    (void)keep(&w->node, text_of(page, "node"));
+    const hy_worker *x = twin_of(w);
+    if (x != NULL && !w->twin && !x->twin)
+        hy_warn("route",
+                "%s and %s are both called %s: links and KV of one are taken for the other's; give "
+                "each its own [node] name",
+                x->name, w->name, w->node);
+    w->twin = x != NULL;
+    if (w->addrs[0] == '\0' || w->told_addrs)
+        w->told_addrs = keep(&w->addrs, addrs) || w->told_addrs;
+    w->no_fabric = is_node && w->addrs[0] == '\0' && (w->can & HY_ROUTE_PREFILL);
+    if (!w->r->o.push || w->no_fabric == had)
+        return;
+    if (w->no_fabric)
+        hy_warn(
+            "route",
+            "%s does not say where its fabric is ([connector] kind = none?), nor does [peer.%s] "
+            "addrs: it gets no requests in push mode",
+            w->name, w->name);
+    else
+        hy_info("route", "%s has a fabric: it gets requests", w->name);
+    for (size_t i = 0; i < w->r->n_workers; i++)
+        count_bars(&w->r->workers[i]);
 }
 
 static void on_head(void *arg, const hy_wire_head *head)
@@ -129,18 +191,21 @@ static void on_end(void *arg, hy_client_fate fate, const char *why)
         json_t *o = d->links_status == 200
                         ? json_loadb(hy_buf_str(&d->links_text), d->links_text.len, 0, NULL)
                         : NULL;
-        take_links(d, json_object_get(o, "links"));
+        if (o != NULL)
+            take_self(d, o);
+        if (d->can & HY_ROUTE_DECODE)
+            take_links(d, json_object_get(o, "links"));
         json_decref(o);
     }
     hy_buf_clear(&d->links_text);
 }
 
-void hy_route__pairs_ask(hy_worker *d)
+void hy_route__links_ask(hy_worker *d)
 {
     bool any = false;
     for (size_t i = 0; i < d->r->n_workers; i++)
-        any |= (d->r->workers[i].can & HY_ROUTE_PREFILL) && &d->r->workers[i] != d;
-    if (!any || (d->can & HY_ROUTE_DECODE) == 0 || d->links_call != NULL)
+        any |= (d->r->workers[i].can & HY_ROUTE_PREFILL) != 0;
+    if (!any || d->links_call != NULL)
         return;
     hy_client_req q = {
         .host = d->host,
@@ -165,16 +230,40 @@ void hy_route__bars_json(const hy_worker *d, hy_buf *b)
     const hy_route *r = d->r;
     bool any = false;
     for (size_t i = 0; i < r->n_workers; i++) {
-        if (d->bars[i] == NULL)
+        const char *why = hy_route__bar(r, &r->workers[i], d);
+        if (why == NULL)
             continue;
         hy_buf_puts(b, any ? ",{\"peer\":" : "[{\"peer\":");
         hy_json_cstr(b, r->workers[i].name);
         hy_buf_puts(b, ",\"why\":");
-        hy_json_cstr(b, d->bars[i]);
+        hy_json_cstr(b, why);
         hy_buf_putc(b, '}');
         any = true;
     }
     hy_buf_puts(b, any ? "]" : "[]");
+}
+
+bool hy_route__twins_json(const hy_route *r, hy_buf *b)
+{
+    bool any = false;
+    for (size_t i = 0; i < r->n_workers; i++) {
+        const hy_worker *w = &r->workers[i], *x = twin_of(w);
+        if (x == NULL || x < w || w->state == HY_WORKER_DOWN) /* told with the first of them */
+            continue;
+        hy_buf_puts(b, any ? ",[" : "\"same_name\":[[");
+        hy_json_cstr(b, w->name);
+        for (; x < r->workers + r->n_workers; x++) {
+            if (x->state == HY_WORKER_DOWN || strcmp(x->node, w->node) != 0)
+                continue;
+            hy_buf_putc(b, ',');
+            hy_json_cstr(b, x->name);
+        }
+        hy_buf_putc(b, ']');
+        any = true;
+    }
+    if (any)
+        hy_buf_putc(b, ']');
+    return any;
 }
 
 void hy_route__why_alone(const hy_route *r, hy_buf *b)
@@ -187,10 +276,13 @@ void hy_route__why_alone(const hy_route *r, hy_buf *b)
             hy_buf_printf(b, "%s%s is down: %s", b->len > 0 ? "; " : "", p->name, p->why);
             continue;
         }
-        for (size_t k = 0; k < r->n_workers; k++)
-            if (r->workers[k].bars[i] != NULL)
-                hy_buf_printf(b, "%s%s cannot take KV from %s: %s", b->len > 0 ? "; " : "",
-                              r->workers[k].name, p->name, r->workers[k].bars[i]);
+        for (size_t k = 0; k < r->n_workers; k++) {
+            const hy_worker *d = &r->workers[k];
+            const char *why = hy_route__bar(r, p, d);
+            if (why != NULL)
+                hy_buf_printf(b, "%s%s cannot take KV from %s: %s", b->len > 0 ? "; " : "", d->name,
+                              p->name, why);
+        }
     }
     if (b->len == 0)
         hy_buf_puts(b, "none is there");

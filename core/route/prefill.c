@@ -4,6 +4,7 @@
  *
  * Thread: route stage.  Owner: the router; a flow frees itself with the end of its request.
  */
+#include "core/http/json_out.h"
 #include "core/route/flow_int.h"
 
 #include <inttypes.h>
@@ -120,14 +121,20 @@ static bool mint(hy_flow *f, hy_worker *p, hy_buf *for_p)
                   id);
     hy_buf_printf(&d,
                   "{\"do_remote_decode\":false,\"do_remote_prefill\":true,"
-                  "\"transfer_id\":\"%016llx\",\"remote_engine_id\":\"%s\","
-                  "\"remote_bootstrap_addr\":\"",
-                  id, p->name);
+                  "\"transfer_id\":\"%016llx\",\"remote_engine_id\":",
+                  id);
+    const char *node = p->node[0] != '\0' ? p->node : p->name;
+    hy_json_cstr(&d, node);
+    hy_buf_puts(&d, ",\"remote_bootstrap_addr\":\"");
     hy_buf_put_url(&d, p->host, p->port);
     hy_buf_putc(&d, '"');
-    if (p->addrs[0] != '\0') /* how a Halyard node finds the owner (docs/PD.md) */
-        hy_buf_printf(&d, ",\"halyard\":{\"v\":1,\"node\":\"%s\",\"addrs\":\"%s\"}", p->name,
-                      p->addrs);
+    if (p->addrs[0] != '\0') { /* how a Halyard node finds the owner (docs/PD.md) */
+        hy_buf_puts(&d, ",\"halyard\":{\"v\":1,\"node\":");
+        hy_json_cstr(&d, node);
+        hy_buf_puts(&d, ",\"addrs\":");
+        hy_json_cstr(&d, p->addrs);
+        hy_buf_putc(&d, '}');
+    }
     hy_buf_putc(&d, '}');
     free(f->params);
     f->params = hy_buf_take(&d);

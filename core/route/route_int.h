@@ -29,7 +29,8 @@ typedef enum hy_worker_state { HY_WORKER_UNKNOWN, HY_WORKER_UP, HY_WORKER_DOWN }
 
 typedef struct hy_worker {
     hy_route *r;
-    char *name, *host, *addrs;
+    char *name, *host, *addrs; /* addrs: "" unless the file or its page of links told them */
+    char *node;                /* what it says its [node] name is; "": nothing */
     int port;
     unsigned can;
     hy_worker_state state;
@@ -45,6 +46,9 @@ typedef struct hy_worker {
     hy_client_call *links_call;
     hy_buf links_text;
     int links_status;
+    bool told_addrs; /* by its page, not by our file */
+    bool no_fabric;  /* a Halyard node whose fabric address nobody has told */
+    bool twin;       /* another one says the same node name */
     hy_metric *up, *mx_active, *mx_bars, *errors;
 } hy_worker;
 
@@ -68,10 +72,12 @@ const char *hy_route__bar(const hy_route *r, const hy_worker *p, const hy_worker
 /* Another node that is not down can take its KV; any prefill node has such a one. */
 bool hy_route__has_taker(const hy_route *r, const hy_worker *p);
 bool hy_route__has_pair(const hy_route *r);
-/* Read what its links are. */
-void hy_route__pairs_ask(hy_worker *d);
+/* Read who it is and what its links are. */
+void hy_route__links_ask(hy_worker *w);
 /* [{"peer", "why"}]: of whom it cannot take KV. */
 void hy_route__bars_json(const hy_worker *d, hy_buf *b);
+/* "same_name": [[NAME, NAME...]...], of workers that say one node name; false: there are none. */
+bool hy_route__twins_json(const hy_route *r, hy_buf *b);
 /* Why nothing goes through prefill. */
 void hy_route__why_alone(const hy_route *r, hy_buf *b);
 /* Tell P that nobody will fetch what `params` names. Keeps going by itself. */

@@ -147,7 +147,7 @@ static void on_probe_end(void *arg, hy_client_fate fate, const char *why)
             set_state(w, HY_WORKER_UP, NULL);
     }
     if (w->state == HY_WORKER_UP)
-        hy_route__pairs_ask(w);
+        hy_route__links_ask(w);
     uint64_t ns = w->r->o.health_interval_ns;
     check_in(w, w->state == HY_WORKER_UP || ns < DOWN_INTERVAL_NS ? ns : DOWN_INTERVAL_NS);
 }
@@ -289,6 +289,10 @@ void hy_route__workers_json(hy_route *r, hy_buf *b)
                       roles_of(w), names[w->state], w->active,
                       (double)(hy_route__now(r) - w->since_ns) / 1e9);
         hy_json_cstr(b, w->state == HY_WORKER_DOWN ? w->why : NULL);
+        if (w->node[0] != '\0') {
+            hy_buf_puts(b, ",\"node\":");
+            hy_json_cstr(b, w->node);
+        }
         if (w->can & HY_ROUTE_DECODE) {
             hy_buf_puts(b, ",\"refuses\":");
             hy_route__bars_json(w, b);
@@ -311,11 +315,12 @@ hy_status hy_route__workers_init(hy_route *r)
         w->name = strdup(p->name);
         w->host = strdup(p->host);
         w->addrs = strdup(p->addrs != NULL ? p->addrs : "");
+        w->node = strdup("");
         w->timer = event_new(r->base, -1, 0, on_timer, w);
         w->bars = calloc(r->o.n_peers, sizeof(char *));
         hy_buf_init(&w->links_text);
-        if (w->name == NULL || w->host == NULL || w->addrs == NULL || w->timer == NULL ||
-            w->bars == NULL)
+        if (w->name == NULL || w->host == NULL || w->addrs == NULL || w->node == NULL ||
+            w->timer == NULL || w->bars == NULL)
             return hy_fail(HY_E_NOMEM, "out of memory for workers");
         hy_label l[] = {{"worker", w->name}};
         if (r->o.metrics == NULL)
@@ -362,6 +367,7 @@ void hy_route__workers_fini(hy_route *r)
         free(w->name);
         free(w->host);
         free(w->addrs);
+        free(w->node);
     }
     free(r->workers);
     r->workers = NULL;

@@ -6,9 +6,11 @@ Usage: test_see.py HALYARD"""
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -247,6 +249,69 @@ class Refused(unittest.TestCase):
 
     def test_push(self):
         self.run_one("push")
+
+
+class Secret(unittest.TestCase):
+    """A node with another secret: both logs say so, the link is refused, no request goes through the pair, and all
+    is well as soon as the node is back with the right one; whether links are made at start or by requests."""
+
+    def run_one(self, mode, d):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/wrong", "w") as f:
+                f.write("another secret, as long as it must be\n")
+            os.chmod(f"{folder}/wrong", 0o600)
+            c = Cluster(mode=mode, p_kv="storage = f16", p=f"cluster.secret_file={folder}/wrong", d=d)
+            try:
+                pair = 'halyard:router_pairs_refused{worker="d0"}'
+                want = c.text(PROMPT, c.d)
+                wait(lambda: c.text(PROMPT) == want and c.metric(c.router, pair) == 1)
+                link, = kit.request(c.d, "GET", "/links", None).json()["links"]
+                self.assertEqual((link["peer"], link["state"]), ("p0", "refused"))
+                self.assertIn("secrets of d0 and p0 differ", link["why"])
+                n = c.metric(c.p, "vllm:request_success_total")
+                for _ in range(5):
+                    a = c.ask(PROMPT)
+                    self.assertEqual((a.status, a.json()["choices"][0]["text"]), (200, want))
+                    self.assertNotIn("x-halyard-prefill", a.headers)
+                self.assertEqual(c.metric(c.p, "vllm:request_success_total"), n)
+                time.sleep(1)  # some more tries to connect
+                for node, words in (("d0", "refused p0 at "), ("p0", "refused by d0 at 127.0.0.1:")):
+                    with open(f"{c.up.dir}/run/{node}.log") as f:
+                        lines = [x for x in f.read().splitlines() if words in x and "secrets of d0 and p0 differ" in x]
+                    self.assertEqual(len(lines), 1, lines)
+                shutil.copy(f"{c.up.dir}/run/secret", f"{folder}/wrong")
+                os.kill(c.up.pids()["p0"], signal.SIGKILL)
+                wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", 30)
+                self.assertEqual(c.metric(c.router, pair), 0)
+                c.wait_served()
+                c.wait_idle()
+            finally:
+                rc = c.stop()
+            self.assertEqual(rc, 0)
+
+    def test_pull(self):
+        self.run_one("pull", "")
+
+    def test_by_requests(self):
+        self.run_one("push", "connector.link=")
+
+
+class NoAddress(unittest.TestCase):
+    """Push, and the router's file does not say where prefill's fabric is, nor its name: the node does."""
+
+    def test_push(self):
+        c = Cluster(mode="push", router="peer.p0.addrs=", d="connector.link=", p="node.name=another")
+        try:
+            self.assertEqual(c.ask("before").status, 200)
+            wait(lambda: c.received() > 0 or c.ask(f"again {time.time()}").status != 200)
+            before = c.received()
+            self.assertEqual(c.ask(PROMPT + " no address").headers["x-halyard-prefill"], "p0")
+            self.assertGreater(c.received(), before)
+            w = kit.request(c.router, "GET", "/workers", None).json()["workers"]
+            self.assertEqual({x["name"]: x["node"] for x in w}, {"p0": "another", "d0": "d0"})
+        finally:
+            rc = c.stop()
+        self.assertEqual(rc, 0)
 
 
 class Clock(unittest.TestCase):

@@ -36,6 +36,14 @@ def wait_gone(conn, timeout=5):
         return True
 
 
+def wait(what, timeout=10):
+    end = time.time() + timeout
+    while not what():
+        if time.time() > end:
+            raise AssertionError("did not come")
+        time.sleep(0.02)
+
+
 def to_prefill(more, got):
     """What prefill is asked: vLLM's fields, and what its lease shall be called."""
     lease = got["kv_transfer_params"]["halyard"]["lease"]
@@ -916,6 +924,100 @@ class PairsPush(Pairs):
         name = p.seen("/v1/completions")[0].body["kv_transfer_params"]["transfer_id"]
         self.assertEqual([r.body["kv_transfer_params"]["transfer_id"] for r in p.seen("/v1/kv/release")], [name])
         self.idle()
+
+
+def page(node, addrs="", links=()):
+    """What GET /links of a Halyard node is."""
+    return json.dumps({"node": node, "addrs": addrs, "links": list(links)}).encode()
+
+
+class PushAddress(Base):
+    """Push: what decode is told of prefill's fabric is what the node itself says, where the file says nothing."""
+    ROUTER, N_P = "mode = push\n", 2
+
+    def told(self):
+        self.d[0].requests.clear()
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual(a.status, 200)
+        self.idle()
+        return a.headers.get("x-halyard-prefill"), self.d[0].requests[0].body.get("kv_transfer_params")
+
+    def test_asked(self):
+        self.p[0].links, self.p[1].links = page("other", "10.1.2.3:18510,10.1.2.4:18510"), page("x")
+        bar = 'halyard:router_pairs_refused{worker="d0"}'
+        self.r.wait_metric(bar, 1)  # p1 is a node without a fabric: of no use
+        wait(lambda: [w.get("node") for w in self.r.get("/workers").json()["workers"]] == ["other", "x", None])
+        for _ in range(4):
+            p, kv = self.told()
+            self.assertEqual((p, kv["remote_engine_id"], kv["halyard"]),
+                             ("p0", "other", {"v": 1, "node": "other", "addrs": "10.1.2.3:18510,10.1.2.4:18510"}))
+        self.assertEqual(self.p[1].seen("/v1/completions", timeout=0.1), [])
+        self.assertIn("p1 does not say where its fabric is", self.r.text())
+        w = {w["name"]: w for w in self.r.get("/workers").json()["workers"]}
+        self.assertEqual(([x["peer"] for x in w["d0"]["refuses"]], w["p0"]["node"]), (["p1"], "other"))
+        h = self.r.get("/health").json()["pairs_refused"]
+        self.assertEqual([(x["decode"], [y["peer"] for y in x["peers"]]) for x in h], [("d0", ["p1"])])
+        # started again, elsewhere and with a fabric
+        self.p[0].links, self.p[1].links = page("x"), page("y", "10.1.2.9:1")
+        wait(lambda: "p1 has a fabric" in self.r.text() and "p0 does not say" in self.r.text())
+        self.assertEqual(self.told()[1]["halyard"], {"v": 1, "node": "y", "addrs": "10.1.2.9:1"})
+        self.p[0].links = page("x", "10.1.2.9:2")
+        self.r.wait_metric(bar, 0)
+        self.assertEqual({self.told()[0] for _ in range(4)}, {"p0", "p1"})
+        self.assertEqual(self.r.get("/health").body, b"")
+
+    def test_none_of_them(self):
+        for p in self.p:
+            p.links = page("")
+        self.r.wait_metric('halyard:router_pairs_refused{worker="d0"}', 2)
+        self.assertEqual(self.told(), (None, None))
+
+    def test_odd_pages(self):
+        """What a page says goes into requests as JSON, or not at all; another engine has no such page."""
+        self.p[1].die()
+        self.r.wait_states(p1="down")
+        for node, addrs in (('q"\\', 'a"b:1'), ("n\n", "x:1")):
+            self.p[0].links = page(node, addrs)
+            wait(lambda: (self.told()[1] or {}).get("halyard") == {"v": 1, "node": node, "addrs": addrs})
+        self.p[0].links = page("z" * 5000, "y" * 5000)
+        time.sleep(0.3)
+        self.assertEqual(self.told()[1]["halyard"]["addrs"], "x:1")
+
+
+class FileAddress(PushAddress):
+    """The file's word goes before the node's."""
+    test_asked = test_none_of_them = test_odd_pages = None
+
+    def setUp(self):
+        self.p, self.d = [Fake()], [Fake()]
+        self.p[0].links = page("n0", "10.9.9.9:9")
+        self.r = Router(self.p, self.d, self.ROUTER, "[peer.p0]\naddrs = 10.1.1.1:1\n")
+        self.addCleanup(self.finish)
+        self.r.wait_states(p0="up", d0="up")
+
+    def test_file(self):
+        wait(lambda: self.told()[1]["halyard"] == {"v": 1, "node": "n0", "addrs": "10.1.1.1:1"})
+
+
+class SameName(Base):
+    """Two nodes of one name: said in the log once, and in /health as long as it is so."""
+    N_P, N_D = 2, 2
+
+    def test_same_name(self):
+        for f, n in zip(self.p + self.d, ("a", "b", "a", "a")):
+            f.links = page(n, "h:1")
+        want = {"same_name": [["p0", "d0", "d1"]]}
+        wait(lambda: (self.r.get("/health").body or b"{}") == json.dumps(want, separators=(",", ":")).encode())
+        lines = [x for x in self.r.text().splitlines() if "both called a" in x]
+        self.assertIn(len(lines), (1, 2))
+        self.assertIn("[node] name", lines[0])
+        self.d[0].links, self.d[1].links = page("c"), page("d")
+        wait(lambda: self.r.get("/health").body == b"")
+        self.d[1].die()
+        self.d[0].links = page("d")
+        self.r.wait_states(d1="down")
+        time.sleep(0.3)
+        self.assertEqual(self.r.get("/health").body, b"")  # it was replaced
 
 
 class WithoutPrefill(Base):
