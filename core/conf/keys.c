@@ -195,7 +195,7 @@ const hy_conf_key hy_conf__keys[] = {
     STRING(
         "peer.*", "addrs", "",
         "Where its fabric is: host:port[,host:port], its [fabric] listen or [connector] advertise. "
-        "A router in push mode tells it to decode nodes; the peer's name must be its [node] name."),
+        "A router in push mode tells it to decode nodes. Empty: the node is asked."),
 
     STRING("backend", "name", "cpu",
            "Compute backend. `halyard devices` lists those found. Behind a colon: which device "

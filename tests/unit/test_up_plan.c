@@ -14,10 +14,12 @@
 
 static char dir[64];
 
-static hy_status no_model(const hy_conf *node)
+static hy_status no_model(const hy_conf *node, char **model)
 {
-    if (strcmp(hy_conf_str(node, "model", "path"), "missing") == 0)
+    const char *path = hy_conf_str(node, "model", "path");
+    if (strcmp(path, "missing") == 0)
         return hy_fail(HY_E_NOTFOUND, "no such model");
+    *model = *path != '\0' ? strdup(path) : NULL;
     return HY_OK;
 }
 
@@ -109,7 +111,7 @@ static void test_refused(void **state)
         {"[node.a]\nfile = n.ini\n[peer.x]\nrole = all\n", "peer.x"},
         {"[cluster]\nname = a/b\n[node.a]\nfile = n.ini\n", "name"},
         {"[cluster]\nsecret_file = no-secret\n[node.a]\nfile = n.ini\n",
-         "secret_file: there is no no-secret in the working folder"},
+         "/no-secret"}, /* beside the cluster file */
         {"[cluster]\nsecret_file = /tmp\n[node.a]\nfile = n.ini\n", "chmod 600"},
     };
     char path[128];
@@ -120,6 +122,49 @@ static void test_refused(void **state)
         assert_true(plan_of(path, bad[i].text, &p) < 0);
         if (strstr(hy_fail_text(), bad[i].word) == NULL)
             fail_msg("%zu: '%s' is not in: %s", i, bad[i].word, hy_fail_text());
+    }
+}
+
+/* What the cluster file names is beside it, wherever the command was started; what the command line
+ * names is not. */
+static void test_folders(void **state)
+{
+    static const struct {
+        const char *run_dir, *secret, *want_dir, *want_secret;
+        bool by_line;
+    } cases[] = {
+        {"run", "s", "/run", "/s", false},
+        {"/r", "/s", NULL, NULL, false},
+        {"../run", "a/s", "/../run", "/a/s", false},
+        {"run", "s", NULL, NULL, true},
+    };
+    char path[128], text[256], want[160];
+    const hy_up_env plain = {make_conf, NULL}; /* the secret is not looked at */
+    (void)state;
+    snprintf(path, sizeof(path), "%s/c.ini", dir);
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        hy_up_plan p;
+        hy_conf *c = hy_conf_create();
+        assert_int_equal(hy_conf_add_table(c, hy_up_keys, hy_up_n_keys), HY_OK);
+        snprintf(text, sizeof(text),
+                 "[cluster]\nrun_dir = %s\nsecret_file = %s\n[node.a]\nfile = n.ini\n",
+                 cases[i].by_line ? "/no" : cases[i].run_dir,
+                 cases[i].by_line ? "/no" : cases[i].secret);
+        assert_int_equal(hy_conf_load_text(c, path, text, strlen(text)), HY_OK);
+        if (cases[i].by_line) {
+            assert_int_equal(hy_conf_put(c, "cluster", "run_dir", cases[i].run_dir, "-o"), HY_OK);
+            assert_int_equal(hy_conf_put(c, "cluster", "secret_file", cases[i].secret, "-o"),
+                             HY_OK);
+        }
+        assert_int_equal(hy_up_plan_make(c, path, &plain, &p), HY_OK);
+        snprintf(want, sizeof(want), "%s%s", dir,
+                 cases[i].want_dir != NULL ? cases[i].want_dir : "");
+        assert_string_equal(p.run_dir, cases[i].want_dir != NULL ? want : cases[i].run_dir);
+        snprintf(want, sizeof(want), "%s%s", dir,
+                 cases[i].want_secret != NULL ? cases[i].want_secret : "");
+        assert_string_equal(p.secret_file, cases[i].want_secret != NULL ? want : cases[i].secret);
+        hy_up_plan_fini(&p);
+        hy_conf_destroy(c);
     }
 }
 
@@ -149,6 +194,12 @@ static void test_pairs(void **state)
         {"", "engine.numerics=fast", "",
          "[node.d0] cannot take KV from [node.p0]: [engine] numerics is exact there, fast here\n",
          "[node.d0]"},
+        {"model.path=a.gguf", "model.path=a.gguf", "", "", NULL},
+        {"model.path=a.gguf", "model.path=b.gguf", "",
+         "[node.d0] takes KV from [node.p0] only if their weights are the same: [model] path is "
+         "a.gguf "
+         "there, b.gguf here\n",
+         NULL},
         /* everybody has somebody */
         {"kv.type=f32", "kv.type=f32", more, "", NULL},
         {"", "", more,
@@ -199,9 +250,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_example),
-        cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_example), cmocka_unit_test(test_sets),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_folders),
         cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -10,24 +10,29 @@
 #include "tools/cli/cli.h"
 #include "tools/up/run.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* A model that is not there is better known before anything runs. */
-static hy_status check_node(const hy_conf *node)
+static hy_status check_node(const hy_conf *node, char **model)
 {
     unsigned stages;
-    char *path = NULL;
+    char *path = NULL, full[PATH_MAX];
     HY_TRY(hy_role_stages(hy_conf_str(node, "node", "role"), &stages));
     if ((stages & HY_ROLE_EXEC) == 0)
         return HY_OK;
     hy_size size;
     HY_TRY(hy_size_kv(node, &size));
-    hy_status st = hy_cli_model_path(node, hy_conf_str(node, "model", "path"), &path);
-    free(path);
-    return st;
+    HY_TRY(hy_cli_model_path(node, hy_conf_str(node, "model", "path"), &path));
+    if (realpath(path, full) != NULL) { /* one file has many names */
+        free(path);
+        path = strdup(full);
+    }
+    *model = path;
+    return HY_OK;
 }
 
 /* Whose links would be refused is told; a node that is left with none is a mistake in a file, but

@@ -18,8 +18,8 @@ const hy_conf_key hy_up_keys[] = {
     {"cluster", "name", HY_CONF_STRING, "halyard", NULL, NULL, NULL,
      "Name of the cluster: of its folder, and in messages."},
     {"cluster", "run_dir", HY_CONF_PATH, "", NULL, NULL, NULL,
-     "Folder of logs and of the secret. Empty: NAME in $XDG_RUNTIME_DIR/halyard, else in "
-     "/tmp/halyard-UID."},
+     "Folder of logs and of the secret; a relative one is beside the cluster file. Empty: NAME in "
+     "$XDG_RUNTIME_DIR/halyard, else in /tmp/halyard-UID."},
     {"cluster", "start_timeout", HY_CONF_DURATION, "2m", "1s", "1h", NULL,
      "A node that is not up by then is reported as missing."},
     {"cluster", "stop_timeout", HY_CONF_DURATION, "30s", "100ms", "1h", NULL,
@@ -51,6 +51,15 @@ static char *beside(const char *path, const char *file)
         hy_buf_add(&b, path, (size_t)(slash + 1 - path));
     hy_buf_puts(&b, file);
     return hy_buf_take(&b);
+}
+
+/* A file or folder that the cluster file names; one that the command line names is from the working
+ * folder, as there all are. */
+static char *named(const hy_conf *c, const char *path, const char *key)
+{
+    const char *name = hy_conf_str(c, "cluster", key);
+    const bool inside = strncmp(hy_conf_origin(c, "cluster", key), path, strlen(path)) == 0;
+    return *name != '\0' && inside ? beside(path, name) : strdup(name);
 }
 
 static hy_status find_file(const hy_conf *c, const char *path, const char *section, hy_up_node *n)
@@ -141,7 +150,7 @@ static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
     if (st == HY_OK)
         st = hy_role_stages(hy_conf_str(c, "node", "role"), &stages);
     if (st == HY_OK && env->check_node != NULL)
-        st = env->check_node(c);
+        st = env->check_node(c, &n->model);
     if (st == HY_OK) {
         n->role = strdup(hy_conf_str(c, "node", "role"));
         n->host = strdup(hy_conf_str(c, "http", "host"));
@@ -216,6 +225,12 @@ static bool fits(const hy_up_node *d, const hy_up_node *p, hy_buf *out)
                       d->name, p->name, same[i].key, same[i].p, same[i].d);
         return false;
     }
+    if (d->model != NULL && p->model != NULL && strcmp(d->model, p->model) != 0)
+        hy_buf_printf(
+            out,
+            "[node.%s] takes KV from [node.%s] only if their weights are the same: [model] "
+            "path is %s there, %s here\n",
+            d->name, p->name, p->model, d->model);
     return true;
 }
 
@@ -285,8 +300,7 @@ hy_status hy_up_plan_secret(const char *file)
 {
     struct stat st;
     if (lstat(file, &st) != 0)
-        return hy_fail(HY_E_NOTFOUND, "[cluster] secret_file: there is no %s%s", file,
-                       file[0] == '/' ? "" : " in the working folder");
+        return hy_fail(HY_E_NOTFOUND, "[cluster] secret_file: there is no %s", file);
     if (!S_ISREG(st.st_mode) || st.st_uid != getuid() || (st.st_mode & 077) != 0)
         return hy_fail(HY_E_DENIED,
                        "%s must be a file of yours that nobody else can read: chmod 600", file);
@@ -295,7 +309,7 @@ hy_status hy_up_plan_secret(const char *file)
 
 static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, hy_up_plan *p)
 {
-    const char *dir = hy_conf_str(c, "cluster", "run_dir"), *section;
+    const char *section;
     if (hy_conf_section_at(c, "node.*", 0) == NULL)
         return hy_fail(HY_E_INVAL,
                        "%s: a cluster file needs [node.NAME] sections (one node's own file is for "
@@ -303,14 +317,18 @@ static hy_status make(const hy_conf *c, const char *path, const hy_up_env *env, 
                        path, path);
     HY_TRY(check_foreign(c));
     p->name = strdup(hy_conf_str(c, "cluster", "name"));
-    p->secret_file = strdup(hy_conf_str(c, "cluster", "secret_file"));
-    if (p->name == NULL || p->secret_file == NULL)
+    p->secret_file = named(c, path, "secret_file");
+    p->run_dir = named(c, path, "run_dir");
+    if (p->name == NULL || p->secret_file == NULL || p->run_dir == NULL)
         return hy_fail(HY_E_NOMEM, "out of memory");
     if (!is_name(p->name))
         return hy_fail(HY_E_INVAL, "[cluster] name has letters, digits, '.', '_' and '-' only");
     if (env->check_node != NULL && p->secret_file[0] != '\0')
         HY_TRY(hy_up_plan_secret(p->secret_file));
-    p->run_dir = *dir != '\0' ? strdup(dir) : default_dir(p->name);
+    if (p->run_dir[0] == '\0') {
+        free(p->run_dir);
+        p->run_dir = default_dir(p->name);
+    }
     p->start_timeout_ns = hy_conf_ns(c, "cluster", "start_timeout");
     p->stop_timeout_ns = hy_conf_ns(c, "cluster", "stop_timeout");
     size_t n = 0;
@@ -353,6 +371,7 @@ void hy_up_plan_fini(hy_up_plan *p)
         free(n->host);
         free(n->addrs);
         free(n->links);
+        free(n->model);
         free(n->kv_type);
         free(n->activations);
         free(n->numerics);

@@ -31,7 +31,8 @@ typedef struct hy_up_node {
     int port;    /* 0: any */
     char *addrs; /* where its fabric is, "host:port[+host:port]"; NULL: none, or not known */
     bool own_links, takes,
-        gives; /* [connector] link is set; it gets KV from others; they from it */
+        gives;   /* [connector] link is set; it gets KV from others; they from it */
+    char *model; /* the file or folder, as check_node found it; NULL: not looked for */
     /* what must be equal for that: HELLO compares it (docs/PD.md), and the weights */
     char *kv_type, *activations, *numerics;
     bool lossy; /* takes other value types */
@@ -47,10 +48,10 @@ typedef struct hy_up_plan {
 } hy_up_plan;
 
 /* What the plan needs of the command: a configuration with every backend's keys, and a check that
- * a node's model is there (may be NULL). */
+ * a node's model is there (may be NULL; *model: its path, malloc'd, untouched without one). */
 typedef struct hy_up_env {
     hy_conf *(*make_conf)(void);
-    hy_status (*check_node)(const hy_conf *node);
+    hy_status (*check_node)(const hy_conf *node, char **model);
 } hy_up_env;
 
 /* The keys of a cluster file, for hy_conf_add_table. */
@@ -66,7 +67,8 @@ void hy_up_plan_fini(hy_up_plan *p); /* a zeroed one is fine */
 hy_status hy_up_plan_secret(const char *file);
 
 /* Pairs of nodes whose link would be refused, as far as their files tell: a line each, with both
- * nodes and the key. HY_E_INVAL: a node is left without anyone to take KV from, or to give it to.
+ * nodes and the key; and pairs whose models are not one file. HY_E_INVAL: a node is left without
+ * anyone to take KV from, or to give it to.
  */
 hy_status hy_up_plan_pairs(const hy_up_plan *p, hy_buf *out);
 
