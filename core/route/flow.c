@@ -49,6 +49,7 @@ static void log_end(const hy_flow *f, const char *rid, hy_outcome how)
 void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
 {
     hy_route *r = f->r;
+    const bool taken = how == HY_OUT_OK && f->d.status < 300; /* decode gives it back itself */
     log_end(f, rid, how);
     if (how == HY_OUT_GONE)
         hy_trace_set(r->o.trace, f->trace, HY_TRACE_STATUS, 499);
@@ -60,7 +61,7 @@ void hy_flow__end(hy_flow *f, hy_outcome how, const char *rid)
         hy_leg__drop(&f->p);
     hy_leg__drop(&f->d);
     hy_flow__disown(f);
-    if (how != HY_OUT_OK && f->params != NULL && f->owner != NULL)
+    if (!taken && f->params != NULL && f->owner != NULL)
         hy_route__release(r, f->owner, hy_buf_str(&f->headers), f->params);
     *f->link = f->next;
     if (f->next != NULL)

@@ -30,6 +30,7 @@ void hy_flow__disown(hy_flow *f)
 
 void hy_flow__prefill_failed(hy_flow *f, bool elsewhere)
 {
+    const int status = f->p.status;
     f->p.status = 0;
     if (f->r->o.push) {
         /* what decode waits for will not come: let it begin again, alone */
@@ -38,6 +39,9 @@ void hy_flow__prefill_failed(hy_flow *f, bool elsewhere)
         bool again = f->d.call != NULL;
         hy_worker *w = f->d.w;
         hy_leg__drop(&f->d);
+        /* it was lost before it had answered: it may hold what nobody will ask for */
+        if (f->params != NULL && status < 300 && f->owner->state != HY_WORKER_DOWN)
+            hy_route__release(f->r, f->owner, hy_buf_str(&f->headers), f->params);
         free(f->params);
         f->params = NULL;
         f->owner = NULL;

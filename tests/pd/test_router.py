@@ -419,6 +419,16 @@ class Decode(Base):
         a = self.r.post("/v1/completions", {**Q, "stream": True})
         self.assertEqual(a.events(), ['{"error":{"message":"mine"}}'])
 
+    def test_client_error_after_prefill(self):
+        """Decode will not have it: what prefill holds for it is given back."""
+        for k, status in enumerate((400, 401, 404, 413, 422, 307)):
+            for i in range(2):
+                self.on(i, lambda c, status=status: Fake.send(c, status, {"error": {"message": "no"}}))
+            a = self.r.post("/v1/completions", {**Q, "stream": k % 2 == 0})
+            self.assertEqual((a.status, a.json()["error"]["message"]), (status, "no"))
+            self.released(n=k + 1)
+        self.idle()
+
     def test_models_from_any(self):
         self.d[0].die()
         self.d[1].die()
@@ -805,6 +815,45 @@ class Push(Base):
         self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 500, {}) or True)
         a = self.r.post("/v1/completions", {**Q, "stream": True})
         self.assertEqual(texts(a), WANT)
+        self.idle()
+
+
+class PushReleases(Base):
+    """Whatever ends a request that decode has not taken, prefill hears of it."""
+    ROUTER = "mode = push\nprefill_timeout = 400ms\n"
+
+    def named(self):
+        asked = [r.body["kv_transfer_params"]["transfer_id"] for r in self.p[0].seen("/v1/completions")]
+        got = self.p[0].seen("/v1/kv/release", n=len(asked))
+        self.assertEqual([r.body["kv_transfer_params"]["transfer_id"] for r in got], asked)
+        self.idle()
+
+    def test_client_error(self):
+        for status in (400, 404, 422, 307):
+            self.d[0].behave = lambda r, c, status=status: (r.path == "/v1/completions" and
+                                                            (Fake.send(c, status, {"error": {}}) or True))
+            self.assertEqual(self.r.post("/v1/completions", Q).status, status)
+            self.named()
+
+    def test_prefill_is_lost(self):
+        """It may have finished, and hold the KV: decode begins again and does not ask for it."""
+        def d(r, c):
+            if r.path == "/v1/completions" and "kv_transfer_params" in r.body:
+                wait_gone(c)
+                return True
+            return False
+        self.d[0].behave = d
+        for how in (lambda c: None, lambda c: wait_gone(c), lambda c: c.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{")):
+            self.p[0].behave = lambda r, c, how=how: r.path == "/v1/completions" and (how(c) or True)
+            self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+            self.named()
+
+    def test_prefill_answers_an_error(self):
+        self.d[0].behave = lambda r, c: "kv_transfer_params" in (r.body if r.raw else {}) and (wait_gone(c) or True)
+        self.p[0].behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 500, {}) or True)
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])  # it holds nothing
         self.idle()
 
 
