@@ -174,7 +174,8 @@ static hy_status sock_listen(void *ct, int rail, const char *addr, char *bound, 
     if (bind(fd, (struct sockaddr *)&ss, len) != 0 || listen(fd, 128) != 0) {
         int e = errno;
         close(fd);
-        return hy_fail(HY_E_SYS, "fabric: cannot listen on %s: %s", addr, strerror(e));
+        return hy_fail(HY_E_SYS, "cannot listen on %s: %s%s", addr, strerror(e),
+                       e == EADDRINUSE ? "; another program uses it: choose another port" : "");
     }
     socklen_t got = sizeof(ss);
     getsockname(fd, (struct sockaddr *)&ss, &got);

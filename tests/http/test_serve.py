@@ -392,6 +392,12 @@ class StartAndStop(unittest.TestCase):
         self.assertEqual(ids[1:], [MODEL])
         for name in ids:
             self.assertEqual(s.post(CHAT, {"model": name, **question("hi", max_tokens=1)})[0], 200)
+        said = " and ".join(f"`{x}`" for x in ids)  # each of them would do
+        page = s.raw("GET", "/v1/models/no-such")
+        for status, doc in (s.post(CHAT, {"model": "no-such", **question("hi")}), (page[0], json.loads(page[1]))):
+            self.assertEqual(status, 404)
+            self.assertEqual(doc["error"]["message"],
+                             f"The model `no-such` does not exist. This server has {said}.")
 
     def test_port_in_use(self):
         s = self.start()
