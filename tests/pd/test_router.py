@@ -825,13 +825,18 @@ class PushReleases(Base):
     def named(self):
         asked = [r.body["kv_transfer_params"]["transfer_id"] for r in self.p[0].seen("/v1/completions")]
         got = self.p[0].seen("/v1/kv/release", n=len(asked))
-        self.assertEqual([r.body["kv_transfer_params"]["transfer_id"] for r in got], asked)
+        self.assertEqual(sorted(r.body["kv_transfer_params"]["transfer_id"] for r in got), sorted(asked))
         self.idle()
 
     def test_client_error(self):
-        for status in (400, 404, 422, 307):
-            self.d[0].behave = lambda r, c, status=status: (r.path == "/v1/completions" and
-                                                            (Fake.send(c, status, {"error": {}}) or True))
+        for k, status in enumerate((400, 404, 422, 307)):
+            def d(r, c, k=k, status=status):
+                if r.path != "/v1/completions":
+                    return False
+                self.p[0].seen("/v1/completions", n=k + 1)
+                Fake.send(c, status, {"error": {}})
+                return True
+            self.d[0].behave = d
             self.assertEqual(self.r.post("/v1/completions", Q).status, status)
             self.named()
 
