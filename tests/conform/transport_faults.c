@@ -657,3 +657,36 @@ void faults_rails(const tr_impl *im)
     rails_body(&t, cut_relay, &r);
     tr_close(&t);
 }
+
+/* What cannot be opened names the keys that would change it. */
+void faults_not_opened(const tr_impl *im)
+{
+    static const struct {
+        const char *words[3];
+    } cases[] = {{{"[fabric] listen", "127.0.0.1:", "another port"}},
+                 {{"[fabric] listen", "nowhere", ""}},
+                 {{"[fabric] peer_timeout", "[fabric] heartbeat", ""}},
+                 {{"[fabric] piece", "[fabric] window", ""}}};
+    tr t;
+    tr_init(&t, im, 1);
+    tr_open(&t, 0, NULL, NULL);
+    for (size_t i = im->loop ? 2 : 0; i < HY_COUNTOF(cases); i++) { /* loop has no ports */
+        hy_fab_opts o;
+        hy_fab *f = NULL;
+        hy_fab_opts_init(&o);
+        o.node = "x";
+        o.secret = "a secret of the tests";
+        o.secret_len = strlen(o.secret);
+        o.n_addrs = 1;
+        o.addrs[0] = i == 0 ? t.n[0].addrs : i == 1 ? "nowhere" : "127.0.0.1:0";
+        if (i == 2)
+            o.peer_timeout_ns = o.heartbeat_ns;
+        if (i == 3)
+            o.window_bytes = o.piece_bytes - 1;
+        assert_true(hy_fab_open(&o, &f) < 0);
+        for (int k = 0; k < 3; k++)
+            if (strstr(hy_fail_text(), cases[i].words[k]) == NULL)
+                fail_msg("%zu: '%s' is not in: %s", i, cases[i].words[k], hy_fail_text());
+    }
+    tr_close(&t);
+}
