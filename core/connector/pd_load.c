@@ -144,7 +144,7 @@ static void set_why(pd_load *l, hy_status st, const char *text)
     if (l->status < 0)
         return; /* the first reason is the reason */
     l->status = st;
-    snprintf(l->text, sizeof(l->text), "%s", text);
+    snprintf(l->text, sizeof(l->text), "%.119s", text);
 }
 
 static void fence(hy_pd *p, pd_load *l)

@@ -26,7 +26,7 @@ pd_peer *hy_pd__peer(hy_pd *p, const char *node, const char *addrs)
     pd_peer *x = n < MOST_PEERS ? hy_calloc(1, sizeof(*x)) : NULL;
     if (x == NULL)
         return NULL;
-    snprintf(x->node, sizeof(x->node), "%s", node);
+    snprintf(x->node, sizeof(x->node), "%.63s", node);
     snprintf(x->addrs, sizeof(x->addrs), "%s", addrs != NULL ? addrs : "");
     x->number = ++p->next_number;
     x->next = p->peers;
