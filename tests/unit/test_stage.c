@@ -295,7 +295,7 @@ static void drain_waits_for_busy_threads(void **state)
     post(MSG_HOLD, 0);
     assert_int_equal(hy_runtime_drain(rt, 20 * HY_SEC), HY_OK);
     assert_false(p.holding);
-    assert_int_equal(p.drained, 2);
+    assert_in_range(p.drained, 1, 2); /* once for both where the first was not seen in its 1 ms */
     end();
 }
 
