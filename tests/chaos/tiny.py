@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests/pd"))
 import kit  # noqa: E402
+from kit import free_ports  # noqa: E402
 from test_up import Up  # noqa: E402
 
 
@@ -50,24 +50,6 @@ def stop_process(pid):
         for t in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{t}/stat") as f:
                 states[t] = f.read().rsplit(")", 1)[1].split()[0]
-
-
-def free_ports(n, lo=None):
-    """Ports that nobody uses now; from lo on when given."""
-    found, socks = [], []
-    port = lo or 0
-    while len(found) < n:
-        s = socket.socket()
-        try:
-            s.bind(("127.0.0.1", port))
-            found.append(s.getsockname()[1])
-        except OSError:
-            pass
-        socks.append(s)
-        port = port + 1 if lo else 0
-    for s in socks:
-        s.close()
-    return found
 
 
 class Cluster:

@@ -46,6 +46,24 @@ static const char *any_port(void)
     return addr;
 }
 
+/* One at which a process can be started again: the system gives it to no connection (below
+ * Linux's range) while nobody listens there, as it may one that was any port's. */
+static const char *port_to_keep(void)
+{
+    static char addr[80];
+    static int port;
+    for (port = port != 0 ? port + 1 : 10000 + getpid() * 97 % 20000;; port++) {
+        const struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        const bool is_free = bind(fd, (const struct sockaddr *)&a, sizeof(a)) == 0;
+        close(fd);
+        if (is_free)
+            break;
+    }
+    snprintf(addr, sizeof(addr), "%s:%d", tr_host(0), port);
+    return addr;
+}
+
 static void child_opts(hy_fab_opts *o, const tr_impl *im, const char *node, const char *addr)
 {
     hy_fab_opts_init(o);
@@ -233,7 +251,7 @@ __attribute__((no_sanitize("thread"))) static void await_bytes(hy_fab *f,
 
 static void one_death(const tr_impl *im, moment when, int sig, int delay_us)
 {
-    far c = far_start(im, any_port());
+    far c = far_start(im, port_to_keep());
     hy_fab *f = near_open(im);
     hy_fab_key key;
     hy_fab_event ev;

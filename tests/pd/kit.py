@@ -2,6 +2,7 @@
 """A router process for tests, and a client that sees every byte."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -11,6 +12,21 @@ import tempfile
 import time
 
 HALYARD = None  # set by main
+
+
+def free_ports(n):
+    """Ports for processes that may be started again at them: nobody uses them now, and the system gives them to no
+    connection (below Linux's range), so that tests side by side stay out of each other's way."""
+    found, port = [], random.randrange(10000, 30000)
+    while len(found) < n:
+        port += 1
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+    return found
 
 
 class Router:

@@ -15,7 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kit  # noqa: E402
-from test_pd import free_ports  # noqa: E402
+from kit import free_ports  # noqa: E402
 from test_up import Up  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))

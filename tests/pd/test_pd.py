@@ -6,7 +6,6 @@ $HY_MODELS (else skipped: exit 77). Usage: test_pd.py HALYARD"""
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -14,21 +13,12 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import kit  # noqa: E402
+from kit import free_ports  # noqa: E402
 from test_up import Up  # noqa: E402
 
 CONF = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../conf")
 PROMPTS = ["The capital of France is", "Once upon a time, in a small village by the sea, there lived",
            "def fibonacci(n):\n", "Water boils at"]
-
-
-def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
-    return ports
 
 
 class Cluster(unittest.TestCase):

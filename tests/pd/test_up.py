@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -26,12 +25,6 @@ def alive(pid):
             return f.read().rsplit(")", 1)[1].split()[0] != "Z"
     except (OSError, FileNotFoundError):
         return False
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Up:
@@ -300,7 +293,7 @@ class TestUp(unittest.TestCase):
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], capture_output=True).returncode:
             self.skipTest("a file system of its own cannot be mounted")
         self.addCleanup(subprocess.run, ["umount", "-l", small])
-        port = free_port()
+        port = kit.free_ports(1)[0]
         u = self.start(self.node("a", f"set = http.port={port}\nrestart_backoff = 10ms\nhang_timeout = 1s"),
                        cluster=f"run_dir = {small}\nstart_timeout = 8s", run_dir=False)
         u.wait("all 1 nodes are up")
