@@ -73,9 +73,10 @@ static void health_body(hy_front *c)
         b.len = len;
     hy_buf_putc(&b, '}');
     if (any)
-        hy_front_reply_buf(c, 200, JSON_TYPE, &b);
+        hy_front_reply_buf(c, 200, JSON_TYPE, &b); /* takes b */
     else
         hy_front_reply(c, 200, NULL, NULL);
+    hy_buf_fini(&b);
 }
 
 static void fail_unpaired(hy_front *c)
