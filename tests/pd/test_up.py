@@ -353,7 +353,7 @@ class TestUp(unittest.TestCase):
         u.wait("stopping")
         os.kill(u.pids()["a"], signal.SIGSEGV)
         u.wait("a has stopped .killed by signal 11")
-        self.assertEqual(u.proc.wait(5), 1)
+        self.assertEqual(u.proc.wait(30), 1)
         s.close()
 
     def test_kill_at_the_second_signal(self):
