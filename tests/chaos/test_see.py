@@ -268,6 +268,7 @@ class Secret(unittest.TestCase):
                 link, = kit.request(c.d, "GET", "/links", None).json()["links"]
                 self.assertEqual((link["peer"], link["state"]), ("p0", "refused"))
                 self.assertIn("secrets of d0 and p0 differ", link["why"])
+                c.wait_idle()  # prefill's part of the first requests may end after decode's
                 n = c.metric(c.p, "vllm:request_success_total")
                 for _ in range(5):
                     a = c.ask(PROMPT)
