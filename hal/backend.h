@@ -77,10 +77,16 @@ typedef struct hy_dev_ops {
     hy_status (*event_sync)(hy_event *e);              /* host waits */
     hy_status (*fence)(hy_queue *q);                   /* make q's writes visible to the fabric */
     hy_status (*acquire_remote)(hy_queue *q);          /* make remote writes visible to q */
-    /* Memory for the fabric or another process. out->exp.kind says what is wanted: HY_EXPORT_NONE
-     * for what the device likes best (a dmabuf, whose fd the caller closes), or HY_EXPORT_IPC. */
+    /* [p, p + bytes) of one allocation for the fabric or another process. out->exp.kind says what
+     * is wanted, and is what comes: HY_EXPORT_FD (a dmabuf or memfd, whose fd the caller closes,
+     * before the memory is freed or after), HY_EXPORT_IPC, or HY_EXPORT_NONE for what the device
+     * likes best, which may be NONE itself: host memory, of use by its address in this process.
+     * HY_E_UNSUPPORTED: not of this kind. HY_E_INVAL: no such memory (where it is the host's: no
+     * bytes, or beyond all addresses). A failure leaves *out as it was. */
     hy_status (*export_mem)(hy_dev *d, void *p, size_t bytes, hy_span *out);
-    /* Another process's memory, until import_close with the same span. */
+    /* What another process exported, until import_close with the same span; the owner frees it only
+     * then. HY_E_UNSUPPORTED: not of this kind. HY_E_INVAL: the span names nothing that this
+     * process could have, or more than was exported. */
     hy_status (*import_mem)(hy_dev *d, const hy_span *s, void **out);
     void (*import_close)(hy_dev *d, const hy_span *s, void *p);
 } hy_dev_ops;

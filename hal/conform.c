@@ -351,16 +351,22 @@ hy_status hy_conform_run(hy_dev *d, const hy_conform_opts *o, hy_conform_cb cb, 
     c.bits = c.opts->same != NULL ||
              (p.exact && strcmp(p.backend, "cpu") == 0 && strcmp(p.isa, "scalar") != 0);
     hy_rng_init(&c.rng, c.opts->seed != 0 ? c.opts->seed : 20260);
+    bool guest = false;
     hy_status st = open_side(d, &c.dut);
     if (st == HY_OK)
+        st = cf_guest(&c, &guest);
+    if (st == HY_OK && !guest)
         st = open_side(ref != NULL ? ref : c.opts->same, &c.ref);
-    if (st == HY_OK) {
+    if (guest) {
+        free_case(&c);
+    } else if (st == HY_OK) {
         cf_matmul(&c);
         cf_simple(&c);
         cf_cache(&c);
         cf_moe(&c);
         cf_compose(&c);
         cf_device(&c);
+        cf_share(&c);
         cf_device_lost(&c);
         if (c.no_mem)
             st = hy_fail(HY_E_NOMEM, "conform: out of memory; the result does not count");

@@ -40,6 +40,8 @@ typedef struct hy_conform_opts {
     bool fast;        /* the device was opened with numerics = fast */
     void (*lose)(void *arg); /* makes the device fail for good, at the end; NULL: not tried */
     void *lose_arg;
+    bool again; /* this program with its arguments comes here with the same device: so exported
+                   memory can be tried in another process */
 } hy_conform_opts;
 
 typedef struct hy_conform_sum {

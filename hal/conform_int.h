@@ -95,6 +95,9 @@ void cf_moe(cf *c);     /* conform_moe.c: moe_route, moe_ffn */
 void cf_compose(cf *c); /* conform_compose.c: composites */
 void cf_device(cf *c);  /* conform_device.c: order, memory */
 void cf_device_lost(cf *c);
+void cf_share(cf *c); /* conform_share.c: export, import */
+/* *is_out: this process is the other one of cf_share, and what it was there for is done. */
+hy_status cf_guest(cf *c, bool *is_out);
 
 extern const hy_dtype cf_weight_types[];
 extern const int cf_n_weight_types;

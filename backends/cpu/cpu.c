@@ -220,6 +220,10 @@ static hy_status event_done(hy_event *e)
 static hy_status export_mem(hy_dev *d, void *p, size_t bytes, hy_span *out)
 {
     (void)d;
+    if (out->exp.kind != HY_EXPORT_NONE)
+        return hy_fail(HY_E_UNSUPPORTED, "cpu: memory is this process's alone");
+    if (p == NULL || bytes == 0 || (uintptr_t)p + bytes < bytes)
+        return hy_fail(HY_E_INVAL, "cpu: no memory to export");
     *out = hy_span_host(p, bytes);
     return HY_OK;
 }
@@ -229,6 +233,10 @@ static hy_status import_mem(hy_dev *d, const hy_span *s, void **out)
     (void)d;
     if (s->mem == HY_MEM_DEVICE)
         return hy_fail(HY_E_UNSUPPORTED, "cpu: cannot map memory of device %d", s->device);
+    if (s->exp.kind != HY_EXPORT_NONE)
+        return hy_fail(HY_E_UNSUPPORTED, "cpu: imports by address alone");
+    if (s->addr == NULL || s->len == 0)
+        return hy_fail(HY_E_INVAL, "cpu: an empty span");
     *out = s->addr;
     return HY_OK;
 }

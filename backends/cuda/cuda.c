@@ -96,6 +96,7 @@ static const gpu_vendor vendor = {
     .attr_wave = CUDA_ATTR_WAVE,
     .attr_units = CUDA_ATTR_UNITS,
     .ipc_flags = CUDA_IPC_LAZY,
+    .memory = HY_MAKER_CUDA,
     .images = gpu_images,
     .blas = &blas,
 };

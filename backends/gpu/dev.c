@@ -169,41 +169,65 @@ static hy_status event_sync(hy_event *e)
 
 /* ---- memory for others ---- */
 
-static hy_status export_ipc(const gpu_dev *g, void *p, hy_span *out)
+/* The allocation that holds all of it. */
+static hy_status find_block(const gpu_dev *g, void *p, size_t bytes, char **base, size_t *all)
 {
-    gpu_ipc h;
-    void *base = NULL;
-    size_t all = 0;
-    HY_TRY(gpu_did(g, g->v->calls->range(&base, &all, p), "exporting memory"));
-    HY_TRY(gpu_did(g, g->v->calls->ipc_get(&h, base), "exporting memory to a process"));
-    out->exp = (hy_export){
-        .kind = HY_EXPORT_IPC, .fd = -1, .offset = (uint64_t)((char *)p - (char *)base)};
-    memcpy(out->exp.ipc, h.bytes, sizeof(h.bytes));
+    void *at = NULL;
+    if (p == NULL || bytes == 0)
+        return hy_fail(HY_E_INVAL, "%s: no memory to export", g->v->name);
+    HY_TRY(gpu_did(g, g->v->calls->range(&at, all, p), "exporting memory"));
+    *base = at;
+    const size_t off = (size_t)((char *)p - *base);
+    if (off > *all || bytes > *all - off)
+        return hy_fail(HY_E_INVAL, "%s: %zu bytes at %zu of an allocation of %zu", g->v->name,
+                       bytes, off, *all);
     return HY_OK;
 }
 
-/* The vendors export whole pages. */
-static hy_status export_dmabuf(const gpu_dev *g, void *p, size_t bytes, hy_span *out)
+static hy_status export_ipc(const gpu_dev *g, char *base, size_t all, hy_export *out)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p, from = at / page * page;
-    size_t len = (at + bytes - from + page - 1) / page * page;
+    gpu_ipc h;
+    HY_TRY(gpu_did(g, g->v->calls->ipc_get(&h, base), "exporting memory to a process"));
+    out->kind = HY_EXPORT_IPC;
+    out->key = all;
+    memcpy(out->ipc, h.bytes, sizeof(h.bytes));
+    return HY_OK;
+}
+
+/* Whole allocations, since the vendors export whole pages. *begin: where the descriptor does. */
+static hy_status export_dmabuf(const gpu_dev *g, char **begin, size_t all, hy_export *out)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)*begin;
+    uintptr_t from = at / page * page;
+    size_t len = (at + all - from + page - 1) / page * page;
     int fd = -1;
     if (g->v->calls->export_fd == NULL)
         return hy_fail(HY_E_UNSUPPORTED, "%s: %s has no call to export memory as a dmabuf",
                        g->v->name, g->v->library);
     HY_TRY(gpu_did(g, g->v->calls->export_fd(&fd, (void *)from, len, DMABUF, 0),
                    "exporting memory as a dmabuf"));
-    out->exp = (hy_export){.kind = HY_EXPORT_FD, .fd = fd, .offset = at - from};
+    *begin = (char *)from;
+    out->kind = HY_EXPORT_FD;
+    out->fd = fd;
+    out->key = g->v->memory;
     return HY_OK;
 }
 
 static hy_status export_mem(hy_dev *d, void *p, size_t bytes, hy_span *out)
 {
     const gpu_dev *g = gpu_dev_of(d);
-    hy_export_kind want = out->exp.kind;
+    hy_export e = {.fd = -1};
+    char *base = NULL;
+    size_t all = 0;
+    if (out->exp.kind == HY_EXPORT_U64)
+        return hy_fail(HY_E_UNSUPPORTED, "%s: memory has no keys", g->v->name);
     HY_TRY(gpu_enter(g));
-    *out = (hy_span){.addr = p, .len = bytes, .mem = HY_MEM_DEVICE, .device = g->index};
-    return want == HY_EXPORT_IPC ? export_ipc(g, p, out) : export_dmabuf(g, p, bytes, out);
+    HY_TRY(find_block(g, p, bytes, &base, &all));
+    HY_TRY(out->exp.kind == HY_EXPORT_IPC ? export_ipc(g, base, all, &e)
+                                          : export_dmabuf(g, &base, all, &e));
+    e.offset = (uint64_t)((char *)p - base);
+    *out = (hy_span){p, bytes, HY_MEM_DEVICE, g->index, e};
+    return HY_OK;
 }
 
 static hy_status import_mem(hy_dev *d, const hy_span *s, void **out)
@@ -211,13 +235,20 @@ static hy_status import_mem(hy_dev *d, const hy_span *s, void **out)
     const gpu_dev *g = gpu_dev_of(d);
     gpu_ipc h;
     void *base = NULL;
+    size_t left = 0, total = 0;
     if (s->exp.kind != HY_EXPORT_IPC)
         return hy_fail(HY_E_UNSUPPORTED, "%s: only memory exported for processes can be imported",
                        g->v->name);
+    if (s->len == 0 || s->exp.offset > s->exp.key || s->len > s->exp.key - s->exp.offset)
+        return hy_fail(HY_E_INVAL, "%s: a span larger than what was exported", g->v->name);
     memcpy(h.bytes, s->exp.ipc, sizeof(h.bytes));
     HY_TRY(gpu_enter(g));
-    HY_TRY(gpu_did(g, g->v->calls->ipc_open(&base, h, g->v->ipc_flags),
-                   "importing another process's memory"));
+    hy_status st = gpu_did(g, g->v->calls->ipc_open(&base, h, g->v->ipc_flags),
+                           "importing another process's memory");
+    if (st == HY_E_DEVICE && g->v->calls->mem_info(&left, &total) == 0) /* it is there */
+        st = hy_fail(HY_E_INVAL, "%s: a handle that cannot be mapped", g->v->name);
+    if (st != HY_OK)
+        return st;
     *out = (char *)base + s->exp.offset;
     return HY_OK;
 }

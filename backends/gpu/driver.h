@@ -94,6 +94,7 @@ typedef struct gpu_vendor {
     hy_status (*status)(int code, const char **text); /* never HY_OK but for 0 */
     int attr_wave, attr_units;
     unsigned ipc_flags; /* of ipc_open */
+    hy_maker memory;    /* whose memory it exports */
     const gpu_image *images;
     const struct gpu_blas_names *blas;
 } gpu_vendor;

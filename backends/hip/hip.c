@@ -115,6 +115,7 @@ static const gpu_vendor vendor = {
     .attr_wave = HIP_ATTR_WAVE,
     .attr_units = HIP_ATTR_UNITS,
     .ipc_flags = HIP_IPC_LAZY,
+    .memory = HY_MAKER_ROCM,
     .images = gpu_images,
     .blas = &blas,
 };

@@ -28,10 +28,13 @@ typedef enum hy_export_kind {
     HY_EXPORT_IPC, /* a handle that another process imports with a device of the same kind */
 } hy_export_kind;
 
+/* Whose runtime knows a device's memory: what registers it may ask there. */
+typedef enum hy_maker { HY_MAKER_NONE, HY_MAKER_CUDA, HY_MAKER_ROCM } hy_maker;
+
 typedef struct hy_export {
     hy_export_kind kind;
     int fd;                /* HY_EXPORT_FD, else -1 */
-    uint64_t key;          /* HY_EXPORT_U64 */
+    uint64_t key;          /* HY_EXPORT_U64; _FD of a device: its hy_maker; _IPC: bytes there are */
     uint64_t offset;       /* of the span's first byte inside what is exported */
     unsigned char ipc[64]; /* HY_EXPORT_IPC */
 } hy_export;

@@ -37,7 +37,7 @@ static bool find_lose(const char *path, hy_conform_opts *c)
 int main(int argc, char **argv)
 {
     hy_dev_opts o = {.backend = "cpu"};
-    hy_conform_opts c = {0};
+    hy_conform_opts c = {.again = true};
     hy_conform_sum sum = {0};
     hy_dev *d = NULL;
     hy_dev_props p;

@@ -27,6 +27,8 @@ typedef struct range { /* of device memory in use, by address; or pinned memory 
     struct range *next;
     char *p;
     size_t bytes;
+    int fd;      /* exported: it is this memfd, from 0 on; else -1, and the arena's */
+    bool theirs; /* another process's, imported */
 } range;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -319,9 +321,19 @@ static int add_range(range **at, char *p, size_t bytes)
     range *n = calloc(1, sizeof(*n));
     if (n == NULL)
         abort();
-    *n = (range){*at, p, bytes};
+    *n = (range){*at, p, bytes, -1, false};
     *at = n;
     return SIM_OK;
+}
+
+/* What lay there goes; from now on it is the arena's own. */
+static void give_back(const range *r)
+{
+    if (mmap(r->p, whole(r->bytes), PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, arena_fd,
+             r->p - arena) == MAP_FAILED)
+        abort();
+    if (r->fd >= 0)
+        close(r->fd);
 }
 
 static int drop_range(range **list, const void *p, size_t *bytes)
@@ -330,6 +342,8 @@ static int drop_range(range **list, const void *p, size_t *bytes)
         if ((*r)->p == p) {
             range *old = *r;
             *bytes = old->bytes;
+            if (old->fd >= 0 || old->theirs)
+                give_back(old);
             *r = old->next;
             free(old);
             return SIM_OK;
@@ -371,7 +385,8 @@ int sim_free(void *p)
     sim_finish_all(); /* as the real ones */
     if (sim_fault_now(SIM_FAULT_LEAK))
         return SIM_OK;
-    if (drop_range(&used, p, &bytes) != SIM_OK) {
+    const range *r = find_range(used, p);
+    if (r == NULL || r->theirs || drop_range(&used, p, &bytes) != SIM_OK) {
         fprintf(stderr, "double: %s: %p is not the start of a block in use\n", now, p);
         return SIM_INVALID;
     }
@@ -423,36 +438,64 @@ int sim_range(void **base, size_t *bytes, void *p)
 
 /* ---- memory for others ---- */
 
-/* A descriptor of the same memory: where it begins is told by its position. */
+/* Moves the block into a memfd of its own, in its place: that is what others get. */
+static int own_fd(range *r)
+{
+    const size_t n = whole(r->bytes);
+    if (r->fd >= 0)
+        return r->fd;
+    const int fd = memfd_create("exported", MFD_CLOEXEC);
+    char *new = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)n) == 0)
+        new = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (new == MAP_FAILED)
+        abort();
+    mprotect(r->p, n, PROT_READ);
+    memcpy(new, r->p, n);
+    munmap(new, n);
+    fallocate(arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, r->p - arena, (off_t)n);
+    if (mmap(r->p, n, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        abort();
+    return r->fd = fd;
+}
+
+/* A block's first page on, which is where the descriptor begins. */
 int sim_export(void *fd, void *p, size_t bytes, int kind)
 {
-    const range *r = find_range(used, p);
-    if (kind != 1 || (uintptr_t)p % PAGE != 0 || bytes % PAGE != 0 || r == NULL ||
-        (size_t)(r->p + whole(r->bytes) - (char *)p) < bytes)
+    range *r = find_range(used, p);
+    if (kind != 1 || bytes == 0 || bytes % PAGE != 0 || r == NULL || r->p != p || r->theirs ||
+        whole(r->bytes) < bytes)
         return SIM_INVALID;
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", arena_fd);
-    int new = open(path, O_RDWR | O_CLOEXEC); /* its own position */
-    if (new < 0 || lseek(new, (char *)p - arena, SEEK_SET) < 0)
+    sim_finish_all(); /* before it is moved */
+    const int new = fcntl(own_fd(r), F_DUPFD_CLOEXEC, 0);
+    if (new < 0)
         return SIM_INVALID;
     memcpy(fd, &new, sizeof(new));
     return SIM_OK;
 }
 
 typedef struct ipc {
+    char maker[24]; /* whose it is */
     pid_t pid;
     int fd;
-    uint64_t at, bytes;
+    uint64_t bytes, sum;
 } ipc;
+
+static uint64_t sum_of(const ipc *h)
+{
+    return ((uint64_t)h->pid * 0x9e3779b97f4a7c15u + (uint64_t)h->fd) ^ h->bytes * 0x100000001b3u;
+}
 
 int sim_ipc_get(sim_ipc *out, void *p)
 {
-    const range *r = find_range(used, p);
-    ipc h = {.pid = getpid(), .fd = arena_fd};
-    if (r == NULL)
+    range *r = find_range(used, p);
+    ipc h = {.maker = SIM_ENV, .pid = getpid()};
+    if (r == NULL || r->theirs)
         return SIM_INVALID;
-    h.at = (uint64_t)(r->p - arena);
+    sim_finish_all();
+    h.fd = own_fd(r);
     h.bytes = r->bytes;
+    h.sum = sum_of(&h);
     memset(out, 0, sizeof(*out));
     memcpy(out->bytes, &h, sizeof(h));
     return SIM_OK;
@@ -464,15 +507,18 @@ int sim_ipc_open(void **p, sim_ipc in)
     ipc h;
     char path[64];
     memcpy(&h, in.bytes, sizeof(h));
-    if (h.pid == getpid()) /* as CUDA: not in the process that exported it */
+    if (memcmp(h.maker, SIM_ENV, sizeof(SIM_ENV)) != 0 || h.sum != sum_of(&h) ||
+        h.pid == getpid()) /* as CUDA: not in the process that exported it */
         return SIM_INVALID;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)h.pid, h.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC), rc = SIM_INVALID;
     if (fd >= 0)
         rc = sim_alloc(p, h.bytes);
-    if (rc == SIM_OK &&
-        mmap(*p, whole(h.bytes), PROT_NONE, MAP_SHARED | MAP_FIXED, fd, (off_t)h.at) == MAP_FAILED)
-        abort();
+    if (rc == SIM_OK) {
+        find_range(used, *p)->theirs = true;
+        if (mmap(*p, whole(h.bytes), PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+            abort();
+    }
     if (fd >= 0)
         close(fd);
     return rc;
@@ -483,11 +529,8 @@ int sim_ipc_close(void *p)
     const range *r = find_range(used, p);
     size_t bytes = 0;
     sim_finish_all();
-    if (r == NULL || r->p != p)
+    if (r == NULL || r->p != p || !r->theirs)
         return SIM_INVALID;
-    if (mmap(p, whole(r->bytes), PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, arena_fd,
-             (char *)p - arena) == MAP_FAILED)
-        abort();
     return drop_range(&used, p, &bytes);
 }
 

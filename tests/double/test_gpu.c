@@ -277,8 +277,7 @@ static void test_export(void **state)
     hy_span s = {0};
     assert_int_equal(d->ops->export_mem(d, x + 2, 8, &s), HY_OK);
     assert_int_equal(s.exp.kind, HY_EXPORT_FD);
-    off_t at = lseek(s.exp.fd, 0, SEEK_CUR);
-    const float *seen = mmap(NULL, 4096, PROT_READ, MAP_SHARED, s.exp.fd, at);
+    const float *seen = mmap(NULL, 4096, PROT_READ, MAP_SHARED, s.exp.fd, 0);
     assert_true(seen != MAP_FAILED);
     assert_true(seen[s.exp.offset / 4 + 1] == 7.0f);
     munmap((void *)(uintptr_t)seen, 4096);

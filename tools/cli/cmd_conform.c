@@ -119,7 +119,8 @@ int hy_cmd_conform(int argc, char **argv)
         hy_dev *dev = NULL;
         const char *name = hy_conf_str(conf, "backend", "name");
         snprintf(spec, sizeof(spec), "%s:%s", name, isa);
-        const hy_conform_opts co = {.only = only, .quick = quick, .fast = is_fast(conf, name)};
+        const hy_conform_opts co = {
+            .only = only, .quick = quick, .fast = is_fast(conf, name), .again = true};
         if (known_op(only) < 0 ||
             hy_node_open_spec(conf, strcmp(isa, "auto") == 0 ? name : spec, &dev) < 0)
             rc = hy_cli_fail("conform");
