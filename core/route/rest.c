@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#define REST_NS (1 * HY_SEC) /* longer is no moment: it computes for nobody */
+#define REST_NS (3 * HY_SEC) /* longer is no moment, busy as it may be: it computes for nobody */
 
 struct hy_rest {
     hy_rest *next, **link;

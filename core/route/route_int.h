@@ -42,6 +42,7 @@ typedef struct hy_worker {
     struct event *timer;
     hy_client_call *probe;
     int probe_status;
+    bool hung_up; /* the last check was */
     char **bars; /* [n_workers]: why it cannot take KV from that one; NULL: nothing is known */
     hy_client_call *links_call;
     hy_buf links_text;

@@ -3,9 +3,10 @@
  * Workers: which are up, which is best, and what to do when one fails.
  *
  * A refused connection marks a worker down at once, a check that is answered brings it back. A
- * worker that drains refuses too and yet finishes what it has, so only silence (checks that time
- * out `down_after` times in a row: a stopped process, a lost machine) ends what is under way there;
- * a dead process closes its connections by itself.
+ * check that is hung up on says nothing yet and is made again at once; the second such in a row is
+ * a failure. A worker that drains refuses too and yet finishes what it has, so only silence (checks
+ * that time out `down_after` times in a row: a stopped process, a lost machine) ends what is under
+ * way there; a dead process closes its connections by itself.
  *
  * Thread: route stage.  Owner: the router.
  */
@@ -136,8 +137,13 @@ static void on_probe_end(void *arg, hy_client_fate fate, const char *why)
     w->probe = NULL;
     if (fate == HY_CLIENT_TIMED_OUT || fate == HY_CLIENT_UNREACHED) {
         silence(w, why);
+    } else if (fate == HY_CLIENT_CLOSED && w->state == HY_WORKER_UP && !w->hung_up) {
+        w->hung_up = true; /* of a dead process the next one hears more */
+        check_in(w, SOON_NS);
+        return;
     } else {
         w->silent = 0;
+        w->hung_up = false;
         snprintf(text, sizeof(text), "/health answers %d", w->probe_status);
         if (fate != HY_CLIENT_DONE)
             set_state(w, HY_WORKER_DOWN, why);

@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 
+from kit import free_ports
+
 PARAMS = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2, 3]],
           "remote_engine_id": "fake-engine-p0", "remote_request_id": "cmpl-fake-1",
           "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1, "remote_num_tokens": 7,
@@ -30,13 +32,13 @@ class Fake:
         self.requests, self.health, self.n_conns = [], 200, 0
         self.links = None  # what GET /links answers; None: no such page, as with vLLM
         self.lock = threading.Lock()
-        self.conns = set()
+        self.conns, self.kept = set(), set()  # kept: answered, and open for the next request
         self.sock = socket.socket()
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.sock.bind(("127.0.0.1", port))
-        self.port = self.sock.getsockname()[1]
-        self.alive = True
+        self.port = port or free_ports(1)[0]  # another may stand there when this one has died
+        self.sock.bind(("127.0.0.1", self.port))
         self.sock.listen(64)
+        self.alive = True
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -77,20 +79,26 @@ class Fake:
                     headers.append((k, v.strip()))
                 n = int(dict((k.lower(), v) for k, v in headers).get("content-length", 0))
                 r = Request(method, path, headers, f.read(n))
+                with self.lock:
+                    self.kept.discard(c)
                 if path not in ("/health", "/links"):
                     with self.lock:
                         self.requests.append(r)
                 if self.behave and self.behave(r, c):
                     return
+                if ("Connection", "close") not in headers:
+                    with self.lock:
+                        self.kept.add(c)
                 self.answer(r, c)
         except (OSError, ValueError):
             pass
         finally:
             with self.lock:
                 self.conns.discard(c)
+                self.kept.discard(c)
             c.close()
 
-    def seen(self, path=None, timeout=5.0, n=1):
+    def seen(self, path=None, timeout=30, n=1):
         """Wait until n requests (for path) have come; all of them."""
         end = time.time() + timeout
         while True:

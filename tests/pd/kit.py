@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A router process for tests, and a client that sees every byte."""
+import fcntl
 import json
 import os
 import random
@@ -14,26 +15,38 @@ import time
 HALYARD = None  # set by main
 
 
+_taken = None  # a file whose byte N is locked by the test process that has port N
+
+
 def free_ports(n):
-    """Ports for processes that may be started again at them: nobody uses them now, and the system gives them to no
-    connection (below Linux's range), so that tests side by side stay out of each other's way."""
+    """Ports for who may be started again at them: nobody uses them now, no other test takes them as long as this one
+    runs, and the system gives them to no connection (below Linux's range)."""
+    global _taken
+    if _taken is None:
+        _taken = open(os.path.join(tempfile.gettempdir(), "hy-test-ports"), "a+")
     found, port = [], random.randrange(10000, 30000)
     while len(found) < n:
         port += 1
-        with socket.socket() as s:
-            try:
+        try:
+            fcntl.lockf(_taken, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            with socket.socket() as s:
                 s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        except OSError:
+            continue
         found.append(port)
     return found
 
 
+LONG = 30  # s: for what comes at once where nothing else runs; a busy machine may need it
+
+
 class Router:
-    def __init__(self, p, d, router="", http="", both=(), host="127.0.0.1"):
+    """Checks are given time: a test whose workers are silent says `soon`."""
+
+    def __init__(self, p, d, router="", http="", both=(), host="127.0.0.1", soon="2s"):
         self.dir = tempfile.mkdtemp(prefix="hy-router-")
         text = "[node]\nrole = router\nlog_level = debug\n[http]\nport = 0\n" + http
-        text += "[router]\nhealth_interval = 100ms\nhealth_timeout = 400ms\nconnect_timeout = 400ms\n" + router
+        text += f"[router]\nhealth_interval = 100ms\nhealth_timeout = {soon}\nconnect_timeout = {soon}\n{router}"
         for role, fakes in (("prefill", p), ("decode", d), ("both", both)):
             for i, f in enumerate(fakes):
                 text += f"[peer.{role[0]}{i}]\nrole = {role}\nurl = http://{host}:{getattr(f, 'port', f)}\n"
@@ -53,7 +66,7 @@ class Router:
         with open(f"{self.dir}/log") as f:
             return f.read()
 
-    def wait_log(self, pattern, timeout=20):
+    def wait_log(self, pattern, timeout=LONG):
         end = time.time() + timeout
         while time.time() < end:
             m = re.search(pattern, self.text())
@@ -64,7 +77,7 @@ class Router:
             time.sleep(0.01)
         raise AssertionError(f"no {pattern!r} in the router's log:\n{self.text()}")
 
-    def wait_states(self, timeout=10, **states):
+    def wait_states(self, timeout=LONG, **states):
         end = time.time() + timeout
         while True:
             got = {w["name"]: w["state"] for w in self.get("/workers").json()["workers"]}
@@ -86,7 +99,7 @@ class Router:
                 return float(line.split()[-1])
         raise AssertionError(f"no metric {name}")
 
-    def wait_metric(self, name, value, timeout=5):
+    def wait_metric(self, name, value, timeout=LONG):
         end = time.time() + timeout
         while self.metric(name) != value:
             if time.time() > end:
@@ -97,10 +110,10 @@ class Router:
         if self.proc.poll() is None:
             self.proc.send_signal(signal.SIGINT)
             try:
-                self.proc.wait(2)
+                self.proc.wait(5)
             except subprocess.TimeoutExpired:
                 self.proc.send_signal(signal.SIGINT)
-                self.proc.wait(10)
+                self.proc.wait(LONG)
         self.log.close()
         rc = self.proc.returncode
         text = self.text()
@@ -176,7 +189,7 @@ def request(port, method, path, body, headers=(), **k):
         s.close()
 
 
-def wait_workers(port, timeout=60):
+def wait_workers(port, timeout=2 * LONG):
     """`up` has seen every node; the router looks for itself, and decodes alone until it has met prefill."""
     end, w = time.time() + timeout, []
     while not w or any(x["state"] != "up" for x in w):
