@@ -230,7 +230,10 @@ struct hy_pd {
     hy_queue *queue;
     hy_kv_pool pool[HY_KV_MAX_GROUPS];
     bool has_pool[HY_KV_MAX_GROUPS];
-    hy_fab_mr *mr[HY_KV_MAX_GROUPS];
+    hy_fab_mr *mr[HY_KV_MAX_GROUPS];    /* NULL: peers do not reach the cache */
+    hy_span exported[HY_KV_MAX_GROUPS]; /* of a device: what mr was made of */
+    bool staged;                        /* a device's cache that the fabric cannot reach */
+    char memory[200];                   /* how peers reach it, for people */
     hy_kv_desc desc;
     /* staging: units of PD_UNIT bytes */
     void *staging;

@@ -130,7 +130,8 @@ void hy_pd__links_note(hy_pd *p)
 void hy_pd_links(hy_pd *p, hy_buf *out)
 {
     /* neither has quotes: hy_pd_create */
-    hy_buf_printf(out, "{\"node\":\"%s\",\"addrs\":\"%s\",\"links\":", p->node, p->addrs);
+    hy_buf_printf(out, "{\"node\":\"%s\",\"addrs\":\"%s\",\"memory\":\"%s\",\"links\":", p->node,
+                  p->addrs, p->memory);
     pthread_mutex_lock(&p->links_lock);
     hy_buf_puts(out, p->links.len > 0 ? hy_buf_str(&p->links) : "[]");
     pthread_mutex_unlock(&p->links_lock);

@@ -10,7 +10,9 @@
 #include "core/base/alloc.h"
 #include "core/base/log.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 hy_status hy_pd__tab_copy(pd_tab *t, const hy_conn_blocks *b)
@@ -102,6 +104,9 @@ void hy_pd__staging_close(hy_pd *p)
 {
     hy_dev *d = p->o.dev;
     const bool ours = p->bounce_bytes > 0;
+    for (int32_t g = 0; g < p->o.n_groups; g++)
+        if (p->bounce != NULL && p->mr[g] != NULL)
+            close(p->exported[g].exp.fd);
     if (p->pinned)
         d->ops->host_unregister(d, p->staging);
     if (p->bounce != NULL)
@@ -115,6 +120,65 @@ void hy_pd__staging_close(hy_pd *p)
 
 /* ---- pools ---- */
 
+static void note_memory(hy_pd *p, const char *path, const char *why)
+{
+    const hy_label label = {"path", path};
+    if (p->memory[0] == '\0' && p->o.metrics != NULL)
+        hy_metric_set(hy_metric_gauge(p->o.metrics, "halyard:kv_memory",
+                                      "How peers reach this node's KV.", &label, 1),
+                      1);
+    snprintf(p->memory, sizeof(p->memory), "%s%s%s", path, why != NULL ? ": " : "",
+             why != NULL ? why : "");
+    for (char *c = p->memory; *c != '\0'; c++) /* it stands in JSON */
+        *c = *c == '"' || *c == '\\' || (unsigned char)*c < ' ' ? '\'' : *c;
+}
+
+/* Takes back what of the pool is registered; all of it goes packed then. */
+static void stage_all(hy_pd *p, const char *why)
+{
+    for (int32_t g = 0; g < p->o.n_groups; g++) {
+        if (p->mr[g] == NULL)
+            continue;
+        (void)hy_fab_dereg(p->fab, p->mr[g]); /* no peer is there yet */
+        p->mr[g] = NULL;
+        close(p->exported[g].exp.fd);
+    }
+    p->staged = true;
+    note_memory(p, "host staging", why);
+    hy_info("connector", "KV goes through host staging: %s", why);
+}
+
+/* A device's cache is reached by peers as a dmabuf, where the device and every rail of the fabric
+ * can; else through the staging. All groups one way. */
+static hy_status register_device(hy_pd *p, int32_t group, const hy_kv_pool *pool, uint64_t len)
+{
+    hy_span *s = &p->exported[group];
+    hy_dev *d = p->o.dev;
+    if (p->staged)
+        return HY_OK;
+    *s = (hy_span){.exp = {.kind = HY_EXPORT_FD, .fd = -1}};
+    hy_status st = d->ops->export_mem(d, pool->base, (size_t)len, s);
+    if (st == HY_OK) {
+        st = hy_fab_reg(p->fab, s, HY_FAB_REMOTE_WRITE, &p->mr[group]);
+        if (st != HY_OK)
+            close(s->exp.fd);
+    }
+    if (st == HY_E_DEVICE)
+        return st;
+    if (st != HY_OK) {
+        char why[160];
+        snprintf(why, sizeof(why), "%.159s", hy_fail_text());
+        p->mr[group] = NULL;
+        stage_all(p, why);
+        return HY_OK;
+    }
+    if (group == 0) {
+        note_memory(p, "dmabuf", NULL);
+        hy_info("connector", "KV is registered as a dmabuf: the fabric reaches the device's cache");
+    }
+    return HY_OK;
+}
+
 hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
 {
     hy_pd *p = self;
@@ -124,11 +188,29 @@ hy_status hy_pd__register_kv(void *self, int32_t group, const hy_kv_pool *pool)
     p->pool[group] = *pool;
     p->has_pool[group] = true;
     HY_TRY(hy_kv_desc_add(&p->desc, p->o.dev, pool, p->windows[group], 0, pool->layout.n_heads));
-    if (p->bounce != NULL)
-        return HY_OK; /* peers cannot write into it: all goes packed, through the staging */
     const uint64_t len = (uint64_t)pool->layout.bytes_per_block * (uint64_t)pool->n_blocks;
+    if (p->bounce != NULL)
+        return register_device(p, group, pool, len);
+    note_memory(p, "host", NULL);
     const hy_span s = hy_span_host(pool->base, len);
     return hy_fab_reg(p->fab, &s, HY_FAB_REMOTE_WRITE, &p->mr[group]);
+}
+
+/* The host reads a device's cache through a copy. */
+static hy_status hash_run(hy_pd *p, XXH64_state_t *s, const char *at, uint64_t len, char *via)
+{
+    hy_dev *d = p->o.dev;
+    if (via == NULL) {
+        XXH64_update(s, at, (size_t)len);
+        return HY_OK;
+    }
+    for (uint64_t n; len > 0; len -= n, at += n) {
+        n = len < PD_UNIT ? len : PD_UNIT;
+        HY_TRY(d->ops->copy(p->queue, via, at, (size_t)n));
+        HY_TRY(d->ops->queue_wait(p->queue));
+        XXH64_update(s, via, (size_t)n);
+    }
+    return HY_OK;
 }
 
 /* Runs are listed against a made-up block list of the other side, and none is joined, so that both
@@ -144,17 +226,19 @@ hy_status hy_pd__hash_direct(hy_pd *p, const hy_kv_plan *plan, const hy_kv_piece
     const hy_kv_blocks other = {zero, n_zero};
     size_t n = 0;
     hy_status st = HY_OK;
-    if (r == NULL || zero == NULL || s == NULL)
+    char *via = p->bounce != NULL ? hy_malloc(PD_UNIT) : NULL;
+    if (r == NULL || zero == NULL || s == NULL || (p->bounce != NULL && via == NULL))
         st = hy_fail(HY_E_NOMEM, "no memory for a digest");
     else
         st = hy_kv_plan_runs(plan, c, src ? own : other, src ? other : own, r, cap, &n);
     if (st == HY_OK) {
         XXH64_reset(s, seed);
-        for (size_t i = 0; i < n; i++)
-            XXH64_update(s, (const char *)p->pool[c->group].base + (src ? r[i].src : r[i].dst),
-                         (size_t)r[i].len);
+        for (size_t i = 0; i < n && st == HY_OK; i++)
+            st = hash_run(p, s, (const char *)p->pool[c->group].base + (src ? r[i].src : r[i].dst),
+                          r[i].len, via);
         *out = XXH64_digest(s);
     }
+    hy_free(via);
     XXH64_freeState(s);
     hy_free(zero);
     hy_free(r);

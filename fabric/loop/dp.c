@@ -7,8 +7,10 @@
  */
 #include "fabric/loop/loop_int.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static hy_status rail_open(hy_fab *f, int rail, const char *host, const char *provider, void **out)
 {
@@ -24,14 +26,36 @@ static void rail_close(void *rail)
     (void)rail;
 }
 
+typedef struct loop_map { /* a device's memory, as its descriptor shows it */
+    char *all, *at;
+    size_t len;
+} loop_map;
+
+static hy_status map_device(const loop_node *x, const hy_span *s, void **out)
+{
+    if (x->net->m.no_device || s->exp.kind != HY_EXPORT_FD)
+        return hy_fail(HY_E_UNSUPPORTED, "loop: takes no device memory here");
+    const size_t len = (size_t)(s->exp.offset + s->len);
+    char *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, s->exp.fd, 0);
+    if (all == MAP_FAILED)
+        return hy_fail(HY_E_UNSUPPORTED, "loop: a dmabuf that the host cannot map: %s",
+                       strerror(errno));
+    loop_map *m = hy_calloc(1, sizeof(*m));
+    if (m == NULL) {
+        munmap(all, len);
+        return hy_fail(HY_E_NOMEM, "no memory to register memory");
+    }
+    *m = (loop_map){all, all + s->exp.offset, len};
+    *out = m;
+    return HY_OK;
+}
+
 static hy_status reg(void *rail, const hy_span *s, unsigned access, uint64_t token, void **mr_out,
                      uint64_t *addr_out, uint64_t *rkey_out)
 {
-    (void)rail;
     (void)access;
-    (void)mr_out;
     if (s->mem == HY_MEM_DEVICE)
-        return hy_fail(HY_E_UNSUPPORTED, "loop: device memory goes through host memory");
+        HY_TRY(map_device(rail, s, mr_out));
     *addr_out = 0;
     *rkey_out = token;
     return HY_OK;
@@ -39,7 +63,16 @@ static hy_status reg(void *rail, const hy_span *s, unsigned access, uint64_t tok
 
 static void dereg(void *mr)
 {
-    (void)mr;
+    loop_map *m = mr;
+    munmap(m->all, m->len);
+    hy_free(m);
+}
+
+/* Where the bytes of a registered memory are for this process. Each rail maps them; any will do. */
+static char *base_of(const hy_fab_mr *mr)
+{
+    const loop_map *m = mr->rail[0].dmr;
+    return m != NULL ? m->at : mr->span.addr;
 }
 
 static hy_status link_open(void *rail, fab_link *l, void **out, void *blob, size_t *blob_len)
@@ -124,7 +157,7 @@ static hy_status post(void *dpl, fab_piece *x)
         p->seg[i].off = s->roff;
         p->seg[i].len = s->len;
         if (!x->read)
-            memcpy(p->data + at, (const char *)s->mr->span.addr + s->off, s->len);
+            memcpy(p->data + at, base_of(s->mr) + s->off, s->len);
         at += s->len;
     }
     send_data(d, p, x->read ? 64 : x->len);
@@ -146,7 +179,7 @@ static char *target(loop_node *x, const loop_pkt *p, int i)
         !hy_span_has(&mr->span, p->seg[i].off, p->seg[i].len) ||
         (p->kind == LOOP_WRITE && (mr->access & FAB_LAND) == 0))
         return NULL;
-    return (char *)mr->span.addr + p->seg[i].off;
+    return base_of(mr) + p->seg[i].off;
 }
 
 static void serve(loop_node *x, loop_dpl *d, const loop_pkt *p)
@@ -189,7 +222,7 @@ static void complete(loop_dpl *d, const loop_pkt *p)
         return;
     }
     for (int i = 0; i < x->n_segs && p->kind == LOOP_READ_DATA; i++) {
-        memcpy((char *)x->seg[i].mr->span.addr + x->seg[i].off, p->data + at, x->seg[i].len);
+        memcpy(base_of(x->seg[i].mr) + x->seg[i].off, p->data + at, x->seg[i].len);
         at += x->seg[i].len;
     }
     if (p->status < 0)

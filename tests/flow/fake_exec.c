@@ -125,13 +125,50 @@ static const int32_t *seq_table(const hy_batch *b, int32_t g, int32_t i)
     return b->bt[g].table + (int64_t)i * b->bt[g].stride;
 }
 
+static size_t mem_bytes(const fake_exec *f, int32_t g)
+{
+    return (size_t)f->n_blocks[g] * (size_t)f->block_tokens * sizeof(uint64_t);
+}
+
+static void pull(fake_exec *f)
+{
+    for (int32_t g = 0; g < f->n_groups && f->dev != NULL; g++) {
+        HY_ASSERT(f->dev->ops->copy(f->queue, f->mem[g], f->base[g], mem_bytes(f, g)) == HY_OK);
+        HY_ASSERT(f->dev->ops->queue_wait(f->queue) == HY_OK);
+    }
+}
+
+static void push(fake_exec *f, int32_t g, const uint64_t *slot)
+{
+    void *to = (char *)f->base[g] + ((const char *)slot - (const char *)f->mem[g]);
+    if (f->dev != NULL)
+        HY_ASSERT(f->dev->ops->copy(f->queue, to, slot, sizeof(*slot)) == HY_OK);
+}
+
+static void flush(fake_exec *f)
+{
+    if (f->dev != NULL)
+        HY_ASSERT(f->dev->ops->fence(f->queue) == HY_OK);
+}
+
+void fake_exec_use(fake_exec *f, hy_dev *dev)
+{
+    f->dev = dev;
+    HY_ASSERT(dev->ops->queue_create(dev, &f->queue) == HY_OK);
+    for (int32_t g = 0; g < f->n_groups; g++)
+        HY_ASSERT(dev->ops->alloc(dev, mem_bytes(f, g), &f->base[g]) == HY_OK);
+}
+
 static void write_row(fake_exec *f, const hy_batch *b, int32_t i, int32_t row)
 {
     const int32_t p = b->rows.pos[row];
     const uint64_t prev = p > 0 ? *slot_at(f, 0, seq_table(b, 0, i), p - 1) : b->seqs[i].rope_long;
     const uint64_t c = fake_chain(prev, b->rows.ids[row], p);
-    for (int32_t g = 0; g < f->n_groups; g++)
-        *slot_at(f, g, seq_table(b, g, i), p) = c ^ (uint64_t)g;
+    for (int32_t g = 0; g < f->n_groups; g++) {
+        uint64_t *slot = slot_at(f, g, seq_table(b, g, i), p);
+        *slot = c ^ (uint64_t)g;
+        push(f, g, slot);
+    }
 }
 
 static uint64_t read_row(const fake_exec *f, const hy_batch *b, int32_t i, int32_t row)
@@ -221,17 +258,20 @@ static void start(fake_exec *f, hy_batch *b)
     (void)hy_conn_step_begin(f->conn, NULL, b->connector_meta);
     memset(f->lp, 0xee, (size_t)f->max_rows * sizeof(*f->lp)); /* the last step's arrays are gone */
     memset(f->top_ids, 0xee, (size_t)f->max_rows * sizeof(*f->top_ids));
+    pull(f);
     for (int32_t i = 0; i < b->rows.n_seqs; i++) {
         HY_ASSERT(b->rows.seq_row[i + 1] > b->rows.seq_row[i]);
         for (int32_t r = b->rows.seq_row[i]; r < b->rows.seq_row[i + 1]; r++)
             write_row(f, b, i, r);
     }
+    flush(f);
     for (int32_t g = 0; g < f->n_groups && !f->spread; g++)
         saved(f, b, g);
 }
 
 static void finish(fake_exec *f, hy_batch *b)
 {
+    pull(f);
     for (int32_t i = 0; i < b->rows.n_seqs; i++) {
         score_prompt(f, b, i);
         if (b->seqs[i].sample)
@@ -308,8 +348,13 @@ void fake_exec_destroy(fake_exec *f)
     if (f == NULL)
         return;
     hy_stage_destroy(f->stage);
-    for (int32_t g = 0; g < f->n_groups; g++)
+    for (int32_t g = 0; g < f->n_groups; g++) {
+        if (f->dev != NULL)
+            f->dev->ops->free(f->dev, f->base[g], mem_bytes(f, g));
         free(f->mem[g]);
+    }
+    if (f->dev != NULL)
+        f->dev->ops->queue_destroy(f->queue);
     free(f->lp);
     free(f->prev);
     free(f->top_ids);

@@ -33,7 +33,10 @@ typedef struct fake_exec {
     hy_mbox *sched;
     int32_t n_groups, block_tokens, vocab;
     int32_t window[HY_KV_MAX_GROUPS], n_blocks[HY_KV_MAX_GROUPS];
-    uint64_t *mem[HY_KV_MAX_GROUPS];
+    uint64_t *mem[HY_KV_MAX_GROUPS]; /* with a device: as its memory was when it was last read */
+    hy_dev *dev;                     /* NULL: mem is the KV memory; else base is, on it */
+    hy_queue *queue;
+    void *base[HY_KV_MAX_GROUPS];
     bool timed;           /* steps take virtual time */
     bool spread;          /* timed: groups are written one after another, as layers are */
     uint32_t fail_one_in; /* whole steps fail; 0: never */
@@ -51,6 +54,8 @@ typedef struct fake_exec {
 } fake_exec;
 
 fake_exec *fake_exec_create(const hy_engine_opts *o, bool timed, uint32_t fail_one_in);
+/* From now on the KV memory is the device's, which outlives f. Before the first step. */
+void fake_exec_use(fake_exec *f, hy_dev *dev);
 void fake_exec_destroy(fake_exec *f);
 /* The sampler functions for hy_engine_opts. */
 hy_sampler_ops fake_sampler_ops(void);

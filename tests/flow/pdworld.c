@@ -80,7 +80,8 @@ static void fill_engine_opts(pdw *w, pdw_node *n)
 static hy_kv_pool pool_of(const pdw_node *n, int32_t g)
 {
     const int64_t bt = n->o.block_tokens;
-    hy_kv_pool p = {.base = n->exec->mem[g], .n_blocks = n->blocks[g]};
+    void *mem = n->exec->dev != NULL ? n->exec->base[g] : n->exec->mem[g];
+    hy_kv_pool p = {.base = mem, .n_blocks = n->blocks[g]};
     p.layout = (hy_kv_layout){.value_type = HY_F32,
                               .type = HY_F32,
                               .n_layers = 1,
@@ -121,7 +122,7 @@ void pdw_start_node(pdw *w, int i)
     po.fab.stall_ns = HY_SEC;
     po.fab.grace_ns = 100 * HY_MS;
     po.fab.max_peers = 8;
-    po.dev = w->dev;
+    po.dev = w->o.dev[i] != NULL ? w->o.dev[i] : w->dev;
     po.n_groups = w->o.n_groups;
     po.windows = n->windows;
     po.model[0] = w->o.model[i];
@@ -140,6 +141,8 @@ void pdw_start_node(pdw *w, int i)
     hy_connector *c = hy_pd_connector(n->pd);
     n->exec = fake_exec_create(&n->o, w->o.timed, 0);
     n->exec->spread = w->o.spread;
+    if (w->o.dev[i] != NULL)
+        fake_exec_use(n->exec, w->o.dev[i]);
     for (int32_t g = 0; g < w->o.n_groups; g++) {
         const hy_kv_pool p = pool_of(n, g);
         if (c->worker.register_kv(c->worker_self, g, &p) < 0)

@@ -70,6 +70,7 @@ typedef struct pdw_opts {
     uint8_t model[PDW_NODES]; /* unlike ones must not link */
     uint64_t lease_ns, timeout_ns;
     size_t staging, min_run;
+    hy_dev *dev[PDW_NODES]; /* the caller's; NULL: cpu */
     hy_loop_model net;
 } pdw_opts;
 
