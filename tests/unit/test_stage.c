@@ -257,7 +257,7 @@ static void idle_deadlines(hy_runtime_mode mode)
     if (mode == HY_RUNTIME_VIRTUAL)
         assert_int_equal(p.n, 11); /* at 0, 10, ... 100 ms */
     else
-        assert_in_range(p.n, 2, 11); /* a loaded machine may be late, never early */
+        assert_true(p.n >= 2); /* a loaded machine may be late, and so may the stop be */
     for (int i = 1; i < p.n; i++)
         assert_true(p.when[i] - p.when[i - 1] >= 10 * HY_MS);
     end();
