@@ -7,6 +7,7 @@
 #include "fabric/ofi/ofi_int.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,11 +33,34 @@ static void set_defaults(void)
     }
 }
 
+/* dmabuf came with API 1.20; the headers may be of 1.17 and the library newer. So its words are
+ * written out here, and whether it is there is asked at run time. */
+#define OFI_DMABUF (UINT64_C(1) << 40)
+
+typedef struct ofi_dmabuf { /* struct fi_mr_dmabuf */
+    int fd;
+    uint64_t offset;
+    size_t len;
+    void *base_addr;
+} ofi_dmabuf;
+
+/* Later releases have members behind those of 1.17, which they read where that API is asked for. */
+typedef struct ofi_attr {
+    struct fi_mr_attr a;
+    uint64_t later[8];
+} ofi_attr;
+
 #ifdef FI_MR_DMABUF
-#define DEVICE_PATH "registered by dmabuf"
-#else
-#define DEVICE_PATH "staged through host memory (this libfabric has no dmabuf)"
+_Static_assert(FI_MR_DMABUF == OFI_DMABUF && sizeof(ofi_dmabuf) == sizeof(struct fi_mr_dmabuf) &&
+                   offsetof(ofi_dmabuf, base_addr) == offsetof(struct fi_mr_dmabuf, base_addr) &&
+                   offsetof(struct fi_mr_attr, dmabuf) == offsetof(struct fi_mr_attr, mr_iov),
+               "as libfabric has them");
 #endif
+
+static bool has_dmabuf(void)
+{
+    return FI_VERSION_GE(fi_version(), FI_VERSION(1, 20));
+}
 
 /* Our name to libfabric's, which depends on its version (research: native RDM over TCP is `net` in
  * 1.17 and `tcp` from 1.18 on; there `tcp` of 1.17 is an older layer that ofi_rxm sits on). */
@@ -69,7 +93,9 @@ static struct fi_info *get_info(const char *real, const char *host, bool hmem, i
     h->domain_attr->control_progress = FI_PROGRESS_MANUAL;
     h->domain_attr->data_progress = FI_PROGRESS_MANUAL;
     bool addr = has_address(real) && host[0] != 0;
-    *rc = fi_getinfo(FI_VERSION(1, 17), addr ? host : NULL, NULL, addr ? FI_SOURCE : 0, h, &list);
+    /* what of an attribute is read depends on it */
+    const uint32_t api = hmem && has_dmabuf() ? FI_VERSION(1, 20) : FI_VERSION(1, 17);
+    *rc = fi_getinfo(api, addr ? host : NULL, NULL, addr ? FI_SOURCE : 0, h, &list);
     for (struct fi_info *i = list; i != NULL && *rc == 0 && found == NULL; i = i->next)
         if (strcmp(i->fabric_attr->prov_name, real) == 0)
             found = fi_dupinfo(i);
@@ -160,7 +186,9 @@ hy_status ofi_rail_open(hy_fab *f, int rail, const char *host, const char *provi
             real, FI_MAJOR(r->info->fabric_attr->prov_version),
             FI_MINOR(r->info->fabric_attr->prov_version), FI_MAJOR(fi_version()),
             FI_MINOR(fi_version()), host, (unsigned)r->info->domain_attr->mr_mode, r->max_segs,
-            r->hmem ? DEVICE_PATH : "staged through host memory");
+            !r->hmem       ? "staged through host memory"
+            : has_dmabuf() ? "registered by dmabuf"
+                           : "staged through host memory (this libfabric has no dmabuf)");
     /* both ends compare it: `net` and `tcp` are not one protocol */
     snprintf(f->rail[rail].provider, sizeof(f->rail[rail].provider), "%s", r->name);
     *out = r;
@@ -183,9 +211,11 @@ static hy_status share_one(ofi_link *l, ofi_mr *m)
     ofi_copy *c = hy_calloc(1, sizeof(*c));
     if (c == NULL)
         return hy_fail(HY_E_NOMEM, "no memory to register memory");
-    struct fi_mr_attr a = {
-        .mr_iov = &m->iov, .iov_count = 1, .access = m->access, .requested_key = fi_mr_key(m->mr)};
-    int rc = fi_mr_regattr(l->domain, &a, 0, &c->mr);
+    const ofi_attr a = {.a = {.mr_iov = &m->iov,
+                              .iov_count = 1,
+                              .access = m->access,
+                              .requested_key = fi_mr_key(m->mr)}};
+    int rc = fi_mr_regattr(l->domain, &a.a, 0, &c->mr);
     if (rc != 0) {
         hy_free(c);
         return hy_fail(HY_E_SYS, "%s: registering memory for a link: %s", l->r->name,
@@ -226,24 +256,20 @@ void ofi_unshare(ofi_link *l)
         }
 }
 
-static int reg_device(ofi_rail *r, const hy_span *s, struct fi_mr_attr *a, struct fid_mr **mr)
+/* Compiled only: it takes a GPU and a card that reaches it (docs/FABRIC.md). */
+static int reg_device(ofi_rail *r, const hy_span *s, ofi_attr *a, struct fid_mr **mr)
 {
-#ifdef FI_MR_DMABUF
-    struct fi_mr_dmabuf d = {.fd = s->exp.fd,
-                             .offset = s->exp.offset,
-                             .len = s->len,
-                             .base_addr = (char *)s->addr - s->exp.offset};
-    if (s->exp.kind == HY_EXPORT_FD) {
-        a->dmabuf = &d;
-        return fi_mr_regattr(r->domain, a, FI_MR_DMABUF, mr);
-    }
-#else
-    (void)r;
-    (void)s;
-    (void)a;
-    (void)mr;
-#endif
-    return -FI_ENOSYS;
+    const ofi_dmabuf d = {.fd = s->exp.fd,
+                          .offset = s->exp.offset,
+                          .len = s->len,
+                          .base_addr = (char *)s->addr - s->exp.offset};
+    const void *at = &d;
+    if (!has_dmabuf() || s->exp.kind != HY_EXPORT_FD || s->exp.key == HY_MAKER_NONE)
+        return -FI_ENOSYS;
+    memcpy(&a->a.mr_iov, &at, sizeof(at)); /* one place with `dmabuf` */
+    a->a.iface = s->exp.key == HY_MAKER_CUDA ? FI_HMEM_CUDA : FI_HMEM_ROCR;
+    a->a.device.cuda = s->device;
+    return fi_mr_regattr(r->domain, &a->a, OFI_DMABUF, mr);
 }
 
 hy_status ofi_reg(void *rail, const hy_span *s, unsigned access, uint64_t token, void **mr_out,
@@ -260,11 +286,11 @@ hy_status ofi_reg(void *rail, const hy_span *s, unsigned access, uint64_t token,
     m->r = r;
     m->iov = (struct iovec){s->addr, s->len};
     m->access = FI_WRITE | FI_REMOTE_READ | (land ? (uint64_t)FI_READ | FI_REMOTE_WRITE : 0);
-    struct fi_mr_attr a = {.mr_iov = &m->iov,
-                           .iov_count = 1,
-                           .access = m->access,
-                           .requested_key = r->prov_key ? 0 : token & r->key_mask};
-    int rc = device ? reg_device(r, s, &a, &m->mr) : fi_mr_regattr(r->domain, &a, 0, &m->mr);
+    ofi_attr a = {.a = {.mr_iov = &m->iov,
+                        .iov_count = 1,
+                        .access = m->access,
+                        .requested_key = r->prov_key ? 0 : token & r->key_mask}};
+    int rc = device ? reg_device(r, s, &a, &m->mr) : fi_mr_regattr(r->domain, &a.a, 0, &m->mr);
     if (rc != 0) {
         hy_free(m);
         return hy_fail(rc == -FI_ENOSYS ? HY_E_UNSUPPORTED : HY_E_SYS,
