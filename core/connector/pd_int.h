@@ -93,7 +93,8 @@ typedef struct pd_lease {
     int32_t layers[HY_KV_MAX_GROUPS]; /* of that step, written so far */
     bool unwanted;                    /* push: released before it was finished */
     bool push;                        /* its end is remembered */
-    bool ended; /* released, expired, cancelled: waits for its jobs to be fenced */
+    bool ended;  /* released, expired, cancelled: waits for its jobs to be fenced */
+    bool spared; /* its timer was late; its peer's words come first */
     uint64_t deadline, born;
     uint64_t t_prefill; /* end of the prompt */
     uint64_t timer;

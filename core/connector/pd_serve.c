@@ -16,6 +16,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define LATE   (50 * HY_MS)  /* no timer is that late unless the process stood still */
+#define SPARED (100 * HY_MS) /* to read what has come */
+
 static void pump(hy_pd *p, pd_job *j);
 
 /* ---- jobs: end ---- */
@@ -321,7 +324,14 @@ void hy_pd__lease_timer(hy_pd *p, uint64_t id)
     l->timer = 0;
     if (l->ended)
         return;
-    if (hy_pd__now(p) >= l->deadline)
+    const uint64_t now = hy_pd__now(p);
+    /* This process stood still: what its peers have sent meanwhile is not read yet, renewals among
+     * it. Once, so that a stage that is always late ends its leases, too. */
+    if (now >= l->deadline && now - l->deadline > LATE && !l->spared) {
+        l->spared = true;
+        l->deadline = now + SPARED;
+    }
+    if (now >= l->deadline)
         expire(p, l);
     else
         hy_pd__timer(p, l->deadline, PD_T_LEASE, l->id, &l->timer);
@@ -344,6 +354,7 @@ static void renew(hy_pd *p, pd_lease *l)
 {
     const uint64_t until = hy_clock_after(hy_pd__now(p), p->o.lease_ns);
     l->deadline = until > l->deadline ? until : l->deadline; /* never shortened */
+    l->spared = false;
 }
 
 void hy_pd__on_hold(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
