@@ -375,9 +375,9 @@ static void put_request(writer *w, bool router)
     char args[320];
     if (router)
         snprintf(args, sizeof(args),
-                 ",\"status\":%" PRId64 ",\"tries\":%" PRId64
+                 ",\"status\":%" PRId64 ",\"legs\":%" PRId64
                  ",\"prefill\":\"%s\",\"decode\":\"%s\"",
-                 v->num[HY_TRACE_STATUS], v->num[HY_TRACE_TRIES], v->text[HY_TRACE_P_NAME],
+                 v->num[HY_TRACE_STATUS], v->num[HY_TRACE_LEGS], v->text[HY_TRACE_P_NAME],
                  v->text[HY_TRACE_D_NAME]);
     else
         snprintf(args, sizeof(args),

@@ -48,7 +48,7 @@ typedef enum hy_trace_num {
     HY_TRACE_BYTES_IN,  /* of the transfer */
     HY_TRACE_BYTES_OUT, /* owner: written into the peer */
     HY_TRACE_STATUS,    /* of HTTP; 499: the client hung up */
-    HY_TRACE_TRIES,     /* router: requests sent to workers */
+    HY_TRACE_LEGS,      /* router: requests sent to workers: two, where nothing failed */
     HY_TRACE_NUMS,
 } hy_trace_num;
 

@@ -18,7 +18,8 @@ void hy_pd__metrics_init(hy_pd *p, hy_metrics *m)
     x->bytes_out = hy_metric_counter(m, "halyard:kv_transfer_sent_bytes_total",
                                      "KV bytes written into peers.", NULL, 0);
     x->seconds =
-        hy_metric_histogram(m, "halyard:kv_transfer_seconds", "From blocks given to KV usable.",
+        hy_metric_histogram(m, "halyard:kv_transfer_seconds",
+                            "From blocks given to KV usable; pushing, with the wait for prefill.",
                             seconds, HY_COUNTOF(seconds), NULL, 0);
     x->failed = hy_metric_counter(m, "halyard:kv_transfer_failed_total",
                                   "Loads that failed: link, timeout, refusal.", NULL, 0);

@@ -154,7 +154,7 @@ hy_status hy_leg__send(hy_flow *f, hy_leg *l, hy_worker *w, const char *body, si
     l->status = 0;
     evbuffer_drain(l->answer, evbuffer_get_length(l->answer)); /* of an earlier try */
     HY_TRY(hy_client_send(f->r->client, &q, &l->call));
-    hy_trace_add(f->r->o.trace, f->trace, HY_TRACE_TRIES, 1);
+    hy_trace_add(f->r->o.trace, f->trace, HY_TRACE_LEGS, 1);
     hy_route__worker_use(w, 1);
     return HY_OK;
 }

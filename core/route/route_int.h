@@ -43,7 +43,7 @@ typedef struct hy_worker {
     hy_client_call *probe;
     int probe_status;
     bool hung_up; /* the last check was */
-    char **bars; /* [n_workers]: why it cannot take KV from that one; NULL: nothing is known */
+    char **bars;  /* [n_workers]: why it cannot take KV from that one; NULL: nothing is known */
     hy_client_call *links_call;
     hy_buf links_text;
     int links_status;

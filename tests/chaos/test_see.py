@@ -23,11 +23,11 @@ PROMPT = "Once upon a time, in a small village by the sea, there lived an old ma
 
 
 def run(*args):
-    r = subprocess.run([kit.HALYARD, *args], capture_output=True, text=True, timeout=60)
+    r = subprocess.run([kit.HALYARD, *args], capture_output=True, text=True, timeout=120)
     return r.returncode, r.stdout, r.stderr
 
 
-def wait(what, timeout=20):
+def wait(what, timeout=2 * kit.LONG):
     end = time.time() + timeout
     while True:
         got = what()
@@ -123,8 +123,8 @@ class Pull(unittest.TestCase):
             self.assertGreater(t.args(d, "transfer")["bytes"], 0)
             self.assertEqual(t.args(p, "send")["bytes"], t.args(d, "transfer")["bytes"])
             self.assertEqual(t.args(d, "request")["output_tokens"], 12)
-            self.assertEqual({k: t.args(r, "request")[k] for k in ("status", "prefill", "decode", "tries")},
-                             {"status": 200, "prefill": "p0", "decode": "d0", "tries": 2})
+            self.assertEqual({k: t.args(r, "request")[k] for k in ("status", "prefill", "decode", "legs")},
+                             {"status": 200, "prefill": "p0", "decode": "d0", "legs": 2})
             self.assertEqual(sorted(t.arrows), [("d0", "f"), ("p0", "s")])
 
     def test_2_ring_is_bounded(self):
@@ -151,19 +151,25 @@ class Pull(unittest.TestCase):
                 self.assertIn("otherData", a.json())
 
     def test_3_hung_up(self):
-        s = kit.connect(self.c.router)
-        s.sendall(kit.make("POST", "/v1/completions", {"model": "tiny", "prompt": "leave", "max_tokens": 400, "stream": True,
-                                                       "ignore_eos": True}, [("X-Request-Id", "left")]))
-        s.recv(10)
-        s.close()
+        """In the stream. (The tiny model is quick, and may be done before it hears of it: then once more.)"""
+        for i in range(20):
+            name = f"left{i}"
+            s = kit.connect(self.c.router)
+            s.sendall(kit.make("POST", "/v1/completions", {"model": "tiny", "prompt": name, "max_tokens": 480, "stream": True,
+                                                           "ignore_eos": True}, [("X-Request-Id", name)]))
+            s.recv(10)
+            s.close()
 
-        def left():
-            t = Timeline(self.trace("-r", "left") or {"traceEvents": []}, "left")
-            return ("router", "request") in t.e and ("d0", "request") in t.e and t
-        t = wait(left)
-        self.assertEqual(t.args("router", "request")["status"], 499)
-        self.assertEqual(t.args("d0", "request")["status"], 499)
-        self.assertLess(t.args("d0", "request")["output_tokens"], 400)
+            def left():
+                t = Timeline(self.trace("-r", name) or {"traceEvents": []}, name)
+                return ("router", "request") in t.e and ("d0", "request") in t.e and t
+            t = wait(left)
+            status = [t.args(n, "request")["status"] for n in ("router", "d0")]
+            if status == [499, 499]:
+                break
+            self.assertEqual(status[1], 200)
+        self.assertEqual(status, [499, 499])
+        self.assertLess(t.args("d0", "request")["output_tokens"], 480)
 
     def test_4_log_line(self):
         name = "logged"
@@ -198,11 +204,15 @@ class Pull(unittest.TestCase):
         self.assertEqual(rc, 0, err)
         self.assertEqual(len(json.loads(out)["otherData"]["nodes"]), 3)
         # p0 dies: the link is lost, and made again without any request
-        os.kill(self.c.up.pids()["p0"], signal.SIGKILL)
+        pid = self.c.up.pids()["p0"]
+        os.kill(pid, signal.SIGKILL)
+        self.c.up.wait(rf"pid {pid}, .*p0 died")
+        self.assertNotRegex(run("up", "--status", ini)[1], r"p0 +prefill +(starting|restarting) [^$]*d0 <- p0 +up ")
         def back():
             rc, out, _ = run("up", "--status", ini)
             return rc == 0 and re.search(r"p0 +prefill +up +\d+ +1 ", out)
-        wait(back, 30)
+        wait(back)
+        kit.wait_workers(self.c.router)  # `up` knows it first
         before = self.c.received()
         self.assertEqual(self.c.ask("after the restart").headers["x-halyard-prefill"], "p0")
         self.assertGreater(self.c.received(), before)
@@ -234,9 +244,7 @@ class Refused(unittest.TestCase):
             self.assertIn("value", w["refuses"][0]["why"])
             c.set_p("storage = f16")
             os.kill(c.up.pids()["p0"], signal.SIGKILL)
-            t0 = time.time()
-            wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", 30)
-            self.assertLess(time.time() - t0, 15)
+            wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", kit.LONG)
             self.assertEqual(c.metric(c.router, pair), 0)
             c.wait_served()
             c.wait_idle()
@@ -282,7 +290,7 @@ class Secret(unittest.TestCase):
                     self.assertEqual(len(lines), 1, lines)
                 shutil.copy(f"{c.up.dir}/run/secret", f"{folder}/wrong")
                 os.kill(c.up.pids()["p0"], signal.SIGKILL)
-                wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", 30)
+                wait(lambda: c.ask(PROMPT).headers.get("x-halyard-prefill") == "p0", kit.LONG)
                 self.assertEqual(c.metric(c.router, pair), 0)
                 c.wait_served()
                 c.wait_idle()

@@ -48,6 +48,8 @@ class Cli(unittest.TestCase):
             self.assertEqual((p.returncode, p.stderr), (0, ""), c)
             self.assertTrue(p.stdout.startswith(f"Usage: halyard {c}"), c)
             self.assertLessEqual(max(map(len, p.stdout.split("\n"))), 110, c)
+            for line in p.stdout.split("Options:\n")[1].splitlines():  # names stand below each other
+                self.assertRegex(line, r"^  (-\w, |    )--\w|^  -o SECTION", c)
             self.assertEqual(halyard("help", c).stdout, p.stdout)
         self.assertTrue(re.fullmatch(r"halyard \d+\.\d+\.\d+\n", halyard("--version").stdout))
 
@@ -83,8 +85,10 @@ class Cli(unittest.TestCase):
         self.fails(("bench", "link", "--providers", "nope"), 1, "nope")
         self.fails(("bench", "link", "--rows", "write,foo"), 2, "'foo'", "raw write", "vm_readv")
         self.assertTrue(halyard("bench", "link", "--help").stdout.startswith("Usage: halyard bench link"))
-        p = halyard("bench", "link", "--providers", "own", "--mib", "4", "--pool", "16", "--reps", "1", "--json")
+        p = halyard("bench", "link", "-o", "fabric.providers=own", "-o", "fabric.piece=256k", "--mib", "4", "--pool", "16", "--reps", "1", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
+        self.fails(("bench", "link", "-o", "fabric.piece=1"), 2, "fabric", "piece")
+        self.fails(("bench", "link", "-o", "fabric.providers=nope"), 1, "nope")
         r = json.loads(p.stdout)
         self.assertEqual((r["provider"], r["bytes"][0], len(r["bytes"])), ("own", 16384, 6))
         for row in ("write", "pull", "tcp_block", "tcp_spin"):

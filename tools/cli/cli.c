@@ -26,9 +26,10 @@ int hy_cli_fail(const char *name)
 
 static void print_opt(const hy_cli_opt *o)
 {
-    char left[64];
-    snprintf(left, sizeof(left), "%s%c%s %s%s%s", o->letter ? "-" : "", o->letter ? o->letter : ' ',
-             o->letter ? "," : "", o->name, o->arg != NULL ? " " : "",
+    char left[64], letter[8] = "    "; /* names stand below each other */
+    if (o->letter)
+        snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+    snprintf(left, sizeof(left), "%s%s%s%s", letter, o->name, o->arg != NULL ? " " : "",
              o->arg != NULL ? o->arg : "");
     printf("  %-30s %s\n", left, o->help);
 }

@@ -95,15 +95,48 @@ static hy_status check_rows(const char *list)
     return HY_OK;
 }
 
+static int run(const hy_conf *conf, const char *mib, const char *pool, const char *reps,
+               const char *rows, bool ours, bool json)
+{
+    hy_buf list;
+    hy_buf_init(&list);
+    for (size_t i = 0; i < hy_conf_list_len(conf, "fabric", "providers"); i++)
+        hy_buf_printf(&list, "%s%s", i > 0 ? "," : "",
+                      hy_conf_list_at(conf, "fabric", "providers", i));
+    hy_fab_bench_opts o = {.providers = hy_buf_str(&list),
+                           .piece_bytes = hy_conf_size(conf, "fabric", "piece"),
+                           .window_bytes = hy_conf_size(conf, "fabric", "window"),
+                           .raw = !ours,
+                           .tcp = !ours,
+                           .small = rows == NULL,
+                           .idle = rows == NULL,
+                           .only = rows,
+                           .line = json ? NULL : print_line};
+    hy_fab_bench_result r;
+    int rc = HY_EXIT_OK;
+    if (options(&o, mib, pool, reps) < 0 || check_rows(rows) < 0) {
+        hy_cli_fail("bench link");
+        rc = HY_EXIT_USAGE;
+    } else {
+        hy_log_set_level(HY_LOG_WARN);
+        if (list.failed || hy_fab_bench(&o, &r) < 0)
+            rc = hy_cli_fail("bench link");
+        else if (json)
+            print_json(&r);
+    }
+    hy_buf_fini(&list);
+    return rc;
+}
+
 int hy_cmd_bench_link(int argc, char **argv)
 {
-    const char *providers = NULL, *mib = "256", *pool = "256", *reps = "5", *rows = NULL;
+    const char *mib = "256", *pool = "256", *reps = "5", *rows = NULL;
     bool json = false, ours = false;
     const hy_cli_opt opts[] = {
         {.name = "--providers",
          .letter = 'p',
          .arg = "LIST",
-         .value = &providers,
+         .conf = "fabric.providers",
          .help = "as fabric.providers; the first that opens (its default)"},
         {.name = "--mib",
          .letter = 'm',
@@ -123,32 +156,19 @@ int hy_cmd_bench_link(int argc, char **argv)
         {.name = "--ours", .flag = &ours, .help = "only the fabric's own figures"},
         {.name = "--json", .flag = &json, .help = "one JSON line instead of the table"},
     };
+    hy_conf *conf = hy_cli_conf();
     hy_cli cli = {.usage = "bench link [OPTIONS]",
                   .about = "Time the links between two processes on this machine: writes and pulls "
                            "of strewn pieces\nover the provider, own TCP and the same-node path, "
                            "with the provider's raw rate, plain\nTCP and process_vm_readv beside "
-                           "them, and the ratios; messages; an idle pair.",
+                           "them, and the ratios; messages; an idle pair. Of the keys\n"
+                           "that -o sets, [fabric] providers, piece and window count.",
                   .opts = opts,
-                  .n_opts = HY_COUNTOF(opts)};
+                  .n_opts = HY_COUNTOF(opts),
+                  .conf = conf};
     int rc = hy_cli_parse_n(&cli, argc, argv, 0);
-    if (rc >= 0)
-        return rc;
-    hy_fab_bench_opts o = {.providers = providers,
-                           .raw = !ours,
-                           .tcp = !ours,
-                           .small = rows == NULL,
-                           .idle = rows == NULL,
-                           .only = rows,
-                           .line = json ? NULL : print_line};
-    hy_fab_bench_result r;
-    if (options(&o, mib, pool, reps) < 0 || check_rows(rows) < 0) {
-        hy_cli_fail("bench link");
-        return HY_EXIT_USAGE;
-    }
-    hy_log_set_level(HY_LOG_WARN);
-    if (hy_fab_bench(&o, &r) < 0)
-        return hy_cli_fail("bench link");
-    if (json)
-        print_json(&r);
-    return HY_EXIT_OK;
+    if (rc < 0)
+        rc = run(conf, mib, pool, reps, rows, ours, json);
+    hy_conf_destroy(conf);
+    return rc;
 }

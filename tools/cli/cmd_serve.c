@@ -130,6 +130,8 @@ int hy_cmd_serve(int argc, char **argv)
         if (st == HY_OK && (stages & HY_ROLE_EXEC))
             st = hy_cli_model_path(conf, hy_conf_str(conf, "model", "path"), &path);
         hy_log_set_level(level);
+        /* a log may have the runs of many processes, one behind another */
+        hy_info("node", "halyard %s starts: pid %d, %s", HY_VERSION, (int)getpid(), cli.args[0]);
         rc = st < 0 ? hy_cli_fail("serve") : serve(conf, path);
     }
     free(path);

@@ -313,7 +313,7 @@ static void on_links_end(void *arg, hy_client_fate fate, const char *why)
 static bool wants_links(const up_child *c)
 {
     return c->n->n_links > 0 && c->state == UP_RUNNING &&
-           (!c->u->table_shown || now_ns() - c->asked_ns > LINK_POLL);
+           (!c->u->table_shown || !hy_up__child_linked(c) || now_ns() - c->asked_ns > LINK_POLL);
 }
 
 static void ask_links(up_child *c)
@@ -432,6 +432,7 @@ static void died(up_child *c, int status)
     c->probe = NULL;
     event_del(c->timer);
     c->pid = 0;
+    hy_up__links_lost(c->u, n->name);
     if (c->u->stopping != 0) {
         say("%s has stopped (%s)", n->name, how);
         c->state = UP_ENDED;

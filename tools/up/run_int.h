@@ -74,6 +74,9 @@ void hy_up__save_state(up *u);
 /* All links that are to be there from the start are. */
 bool hy_up__linked(const up *u);
 hy_status hy_up__links_init(up_child *c);
+bool hy_up__child_linked(const up_child *c);
+/* A node has died: its links and its peers' to it are gone, whatever was said of them last. */
+void hy_up__links_lost(up *u, const char *name);
 /* From the answer of GET /links; false: no such answer. */
 bool hy_up__take_links(up_child *c);
 

@@ -142,13 +142,35 @@ bool hy_up__take_links(up_child *c)
     return ok;
 }
 
+bool hy_up__child_linked(const up_child *c)
+{
+    for (size_t k = 0; k < c->n->n_links; k++)
+        if (strcmp(c->links[k].state, "up") != 0)
+            return false;
+    return true;
+}
+
 bool hy_up__linked(const up *u)
 {
     for (size_t i = 0; i < u->p->n; i++)
-        for (size_t k = 0; k < u->kids[i].n->n_links; k++)
-            if (strcmp(u->kids[i].links[k].state, "up") != 0)
-                return false;
+        if (!hy_up__child_linked(&u->kids[i]))
+            return false;
     return true;
+}
+
+void hy_up__links_lost(up *u, const char *name)
+{
+    for (size_t i = 0; i < u->p->n; i++) {
+        const bool own =
+            strcmp(u->kids[i].n->name, name) == 0; /* what it said is of its last life */
+        for (size_t k = 0; k < u->kids[i].n->n_links; k++) {
+            up_link *l = &u->kids[i].links[k];
+            if (!own && strcmp(l->peer, name) != 0)
+                continue;
+            snprintf(l->state, sizeof(l->state), own ? "missing" : "down");
+            snprintf(l->text, sizeof(l->text), "%s has died", name);
+        }
+    }
 }
 
 /* ---- other processes ---- */
