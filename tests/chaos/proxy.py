@@ -61,6 +61,7 @@ class Proxy:
             b.connect(("127.0.0.1", self.target))
         except OSError:
             a.close()
+            b.close()
             return
         for s in (a, b):
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -203,3 +204,37 @@ class Middle:
     def go(self):
         self.proxy.middle = None
         self.proxy.hole.clear()
+
+
+class Hold:
+    """As Stop and Middle, but only the one connection stands still: other decode nodes' pass. A hand-over's message
+    (`before` it passes), or name "data": half of a piece of KV has passed."""
+
+    def __init__(self, proxy, way, name):
+        self.proxy, self.at = proxy, (way, name)
+        self.reached, self.gate, self.lock = threading.Event(), threading.Event(), threading.Lock()
+        if name == "data":
+            proxy.middle = self
+        else:
+            proxy.hook = self.on
+
+    def first(self):
+        with self.lock:
+            if self.reached.is_set():
+                return False
+            self.reached.set()
+            return True
+
+    def on(self, way, name, frame):
+        if (way, name) == self.at and self.first():
+            self.gate.wait(60)
+
+    def takes(self, way, n):
+        return way == "<" and n > 512 and self.first()
+
+    def stop(self):
+        self.gate.wait(60)
+
+    def go(self):
+        self.gate.set()
+        self.proxy.hook = self.proxy.middle = None

@@ -24,9 +24,9 @@ from tiny import Cluster, free_ports, kit, stop_process  # noqa: E402
 
 FULL = os.environ.get("HY_FULL") == "1"
 RECOVERS = 15  # s (FAULTS.md: what was seen)
-SEEN = 6  # s: less than any deadline of a load
-FABRIC = ("fabric.providers=own, fabric.heartbeat=100ms, fabric.peer_timeout=1s, fabric.connect_timeout=1s, "
-          "fabric.stall_timeout=1s, fabric.op_timeout=3s, connector.timeout=8s, connector.lease=4s, connector.grace=300ms, "
+SEEN = 9  # s: less than any deadline of a load
+FABRIC = ("fabric.providers=own, fabric.heartbeat=100ms, fabric.peer_timeout=3s, fabric.connect_timeout=3s, "
+          "fabric.stall_timeout=3s, fabric.op_timeout=5s, connector.timeout=12s, connector.lease=6s, connector.grace=300ms, "
           "connector.verify=true")
 
 
@@ -52,7 +52,7 @@ class Asked:
             self.error = e
         self.ended = time.time()
 
-    def wait(self, timeout=30):
+    def wait(self, timeout=2 * kit.LONG):
         self.thread.join(timeout)
         assert not self.thread.is_alive(), "a request hangs"
         return self.answer
@@ -120,7 +120,8 @@ class Faults(unittest.TestCase):
         del self.proxy.seen[:]
         self.c.wait_served(RECOVERS)
         self.c.wait_idle()
-        order = list(dict.fromkeys(self.proxy.seen))
+        # (renewals and their answers come when they are due, in one hand-over and not in the next)
+        order = [x for x in dict.fromkeys(self.proxy.seen) if x[1] not in ("HOLD", "HELD")]
         self.assertIn((">", "GET"), order)
         self.assertIn(("<", "DONE"), order)
         return [(way, name, before) for way, name in order for before in (True, False)]
@@ -149,10 +150,10 @@ class Faults(unittest.TestCase):
             for victim in victims if FULL else (victims[i % 3],):
                 stop = Stop(self.proxy, way, name, before)
                 self.kill_at(f"{'before' if before else 'after'} {way}{name}", victim,
-                             lambda: self.assertTrue(stop.reached.wait(20), "the step was not reached"), stop.go)
+                             lambda: self.assertTrue(stop.reached.wait(kit.LONG), "the step was not reached"), stop.go)
         for victim in victims:
             middle = Middle(self.proxy)
-            self.kill_at("mid-read", victim, lambda: self.assertTrue(middle.reached.wait(20)), middle.go, self.prompt(30))
+            self.kill_at("mid-read", victim, lambda: self.assertTrue(middle.reached.wait(kit.LONG)), middle.go, self.prompt(30))
 
     def test_kill_while_a_node_works(self):
         """No message is under way: prefill computes (it is stopped, so that it does when the victim dies), or decode
@@ -163,7 +164,7 @@ class Faults(unittest.TestCase):
                 stop_process(pid)
 
                 def reach():
-                    end = time.time() + 10
+                    end = time.time() + kit.LONG
                     while not any(w["name"] == worker and w["active"] for w in
                                   kit.request(self.c.router, "GET", "/workers", None).json()["workers"]):
                         self.assertLess(time.time(), end)
@@ -178,7 +179,9 @@ class Faults(unittest.TestCase):
 
     def test_decode_dies_in_a_stream(self):
         """Whole events, the right text up to there, then an error event; no [DONE], and never silence."""
-        for _ in range(2):
+        for i in range(20):
+            if i >= 2 and self.broken:
+                break
             prompt = self.prompt()
             pid = self.c.up.pids()["d0"]
             with kit.connect(self.c.router) as s:
@@ -209,7 +212,7 @@ class Faults(unittest.TestCase):
         for way, name, before in ((">", "GET", False), ("<", "DONE", True)):
             stop = Stop(self.proxy, way, name, before)
             asked = Asked(self.c, self.prompt())
-            self.assertTrue(stop.reached.wait(20))
+            self.assertTrue(stop.reached.wait(kit.LONG))
             self.proxy.hole.set()
             t0 = time.time()
             self.check(asked, False)  # decode computes it itself, before the way is open again
@@ -226,7 +229,7 @@ class Faults(unittest.TestCase):
     def test_connections_are_reset(self):
         stop = Stop(self.proxy, ">", "GET", False)
         asked = Asked(self.c, self.prompt())
-        self.assertTrue(stop.reached.wait(20))
+        self.assertTrue(stop.reached.wait(kit.LONG))
         self.proxy.cut()
         stop.go()
         t0 = time.time()
@@ -268,7 +271,7 @@ class Faults(unittest.TestCase):
         """After decode has given the load up: it is a no-op, and what came is not used."""
         stop = Stop(self.proxy, "<", "DONE", True)
         asked = Asked(self.c, self.prompt())
-        self.assertTrue(stop.reached.wait(20))
+        self.assertTrue(stop.reached.wait(kit.LONG))
         self.assertEqual(self.c.metric(self.c.d, "halyard:kv_loads"), 1)
         self.grows(self.c.d, "halyard:kv_load_oldest_seconds")
         failed = self.c.metric(self.c.d, "halyard:kv_transfer_failed_total")
@@ -282,8 +285,8 @@ class Faults(unittest.TestCase):
         expired = self.c.metric(self.c.p, "halyard:kv_leases_expired_total")
         stop = Stop(self.proxy, ">", "GET", True)  # neither the order nor renewals get through
         asked = Asked(self.c, self.prompt())
-        self.assertTrue(stop.reached.wait(20))
-        end = time.time() + 20
+        self.assertTrue(stop.reached.wait(kit.LONG))
+        end = time.time() + kit.LONG
         while self.c.metric(self.c.p, "halyard:kv_leases_expired_total") == expired:
             self.assertLess(time.time(), end)
             time.sleep(0.02)
@@ -299,7 +302,7 @@ class Faults(unittest.TestCase):
         try:
             s = kit.connect(self.c.router)
             s.sendall(kit.make("POST", "/v1/completions", {"model": "tiny", "prompt": self.prompt(), "max_tokens": 4}))
-            end = time.time() + 10
+            end = time.time() + kit.LONG
             while self.c.metric(self.c.p, "halyard:kv_leases") == 0:
                 self.assertLess(time.time(), end)
                 time.sleep(0.01)

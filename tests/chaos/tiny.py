@@ -53,39 +53,43 @@ def stop_process(pid):
 
 
 class Cluster:
-    """router, p0, d0 (other block size, storage and order); advertise: where D is told that P is. p_kv: what
-    p0's own file says of storage in [kv], changed by set_p for its next start."""
+    """router, p0, d0 (other block size, storage and order), and `more` nodes of their kinds (p1, d1); advertise: where
+    decode is told that p0 is. p_kv: what the own file of prefill nodes says of storage in [kv], changed by set_p for
+    their next start."""
 
-    def __init__(self, mode="pull", p="", d="", router="", both="", advertise=None, ports=None, p_kv="storage = f16"):
+    def __init__(self, mode="pull", p="", d="", router="", both="", advertise=None, ports=None, p_kv="storage = f16", more=()):
         self.dir = tempfile.mkdtemp(prefix="hy-tiny-")
         make_model(self.dir)
         self.router, self.p, self.d, self.fp, self.fd = ports or free_ports(5)
-        at = advertise or f"127.0.0.1:{self.fp}"
+        self.port, fabric = {"p0": self.p, "d0": self.d}, {"p0": self.fp, "d0": self.fd}
+        for name in more:
+            self.port[name], fabric[name] = free_ports(2)
         small = f"model.path={self.dir}, model.name=tiny, engine.threads=1, engine.context=512, node.log_level=debug"
         small += ", kv.blocks=128, engine.activations=f32" + (", " + both if both else "")
-        fast = ("router.health_interval=100ms, router.health_timeout=1s, router.down_after=3, "
-                f"router.mode={mode}, node.log_level=debug")
+        of_router = [f"http.port={self.router}, router.health_interval=100ms, router.health_timeout=2s, router.down_after=3, "
+                     f"router.mode={mode}, node.log_level=debug"]
         conf = os.path.join(ROOT, "conf")
         self.set_p(p_kv)
-        self.up = Up(f"""
-[node.router]
-file = {conf}/router.ini
-set = http.port={self.router}, peer.p0.url=http://127.0.0.1:{self.p}, peer.d0.url=http://127.0.0.1:{self.d}, peer.p0.addrs={at}, {fast}{", " + router if router else ""}
-restart_backoff = 10ms
-max_restarts = 0
-[node.p0]
-file = {self.dir}/p0.ini
-set = http.port={self.p}, fabric.listen=127.0.0.1:{self.fp}, connector.advertise={at}, {small}{", " + p if p else ""}
-restart_backoff = 10ms
-max_restarts = 0
-[node.d0]
-file = {conf}/pd-decode.ini
-set = http.port={self.d}, fabric.listen=127.0.0.1:{self.fd}, {small}{", " + d if d else ""}
-restart_backoff = 10ms
-max_restarts = 0
-""")
+        nodes = ""
+        for name in sorted(self.port, reverse=True):
+            role = {"p": "prefill", "d": "decode"}[name[0]]
+            at = f"127.0.0.1:{fabric[name]}"
+            own = f"http.port={self.port[name]}, fabric.listen={at}, {small}"
+            of_router.append(f"peer.{name}.role={role}, peer.{name}.url=http://127.0.0.1:{self.port[name]}")
+            if name == "p0" and advertise:
+                at = advertise
+            if name[0] == "p":
+                of_router.append(f"peer.{name}.addrs={at}")
+                own += f", connector.advertise={at}" + (f", {p}" if p else "")
+            else:
+                own += f", {d}" if d else ""
+            file = f"{self.dir}/p0.ini" if name[0] == "p" else f"{conf}/pd-decode.ini"
+            nodes += f"[node.{name}]\nfile = {file}\nset = {own}\nrestart_backoff = 10ms\nmax_restarts = 0\n"
+        of_router += [router] if router else []
+        self.up = Up(f"[node.router]\nfile = {conf}/router.ini\nset = {', '.join(of_router)}\nrestart_backoff = 10ms\n"
+                     f"max_restarts = 0\n{nodes}")
         try:
-            self.up.wait("all 3 nodes are up", timeout=120)
+            self.up.wait(f"all {1 + len(self.port)} nodes are up", timeout=4 * kit.LONG)
             kit.wait_workers(self.router)
         except AssertionError:
             self.up.stop()
@@ -116,13 +120,13 @@ max_restarts = 0
 
     def busy(self):
         out = [w["active"] for w in kit.request(self.router, "GET", "/workers", None).json()["workers"]]
-        for port in (self.p, self.d):
+        for port in self.port.values():
             for m in ("vllm:num_requests_running", "vllm:num_requests_waiting", "halyard:kv_leases",
                       "halyard:kv_leased_blocks", "halyard:kv_loads", "vllm:kv_cache_usage_perc"):
                 out.append(self.metric(port, m))
         return out
 
-    def wait_idle(self, timeout=20):
+    def wait_idle(self, timeout=kit.LONG):
         """Nothing in work, no lease, no load, every block free. Returns the seconds that it took."""
         t0 = time.time()
         while True:
@@ -136,7 +140,7 @@ max_restarts = 0
                 raise AssertionError(f"still in work: {b}")
             time.sleep(0.02)
 
-    def wait_served(self, timeout=20):
+    def wait_served(self, timeout=kit.LONG):
         """Until a new prompt goes through prefill, transfer and decode again, with the right answer. The seconds
         that it took."""
         t0 = time.time()
@@ -158,4 +162,5 @@ max_restarts = 0
             time.sleep(0.02)
 
     def received(self):
-        return self.metric(self.d, "halyard:kv_transfer_received_bytes_total")
+        return sum(self.metric(port, "halyard:kv_transfer_received_bytes_total") for name, port in self.port.items()
+                   if name[0] == "d")

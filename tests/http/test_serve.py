@@ -51,7 +51,7 @@ class Shared(unittest.TestCase):
 
     def tearDown(self):
         self.assertEqual(self.s.raw("GET", "/health")[0], 200)
-        self.assertTrue(self.s.wait_idle(5), "sequences still run after the test")
+        self.assertTrue(self.s.wait_idle(60), "sequences still run after the test")
 
 
 class Answers(Shared):
@@ -161,7 +161,7 @@ class Answers(Shared):
             data = json.dumps({"model": self.s.model, **body}).encode()
             c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
                       % (path.encode(), len(data)) + data)
-            end = time.monotonic() + 10
+            end = time.monotonic() + 60
             while self.s.metric("vllm:num_requests_running") == 0 and time.monotonic() < end:
                 time.sleep(0.01)
             self.assertGreater(self.s.metric("vllm:num_requests_running"), 0)
@@ -284,7 +284,7 @@ class KeyAndNames(Shared):
 
 
 class StartAndStop(unittest.TestCase):
-    def serve(self, *args, timeout=60):
+    def serve(self, *args, timeout=240):
         """Exit status and messages of a server that must not start."""
         p = subprocess.run([BINARY, "serve", *args], capture_output=True, text=True, timeout=timeout)
         self.assertNotEqual(p.returncode, 0)
@@ -349,9 +349,9 @@ class StartAndStop(unittest.TestCase):
         self.assertEqual(s.raw("GET", "/health")[0], 503)
         if signals == 2:
             s.process.send_signal(signal.SIGINT)
-            s.process.wait(30)
-        t.join(120)
-        s.process.wait(60)
+            s.process.wait(120)
+        t.join(300)
+        s.process.wait(120)
         return s, texts, state, refused
 
     def test_interrupt_drains(self):
@@ -368,7 +368,7 @@ class StartAndStop(unittest.TestCase):
         self.assertIn(s.process.returncode, (0, 1, 130))
 
     def test_term_when_idle(self):
-        self.assertEqual(self.start().stop(), 0)  # kills, after 20 s, what does not end
+        self.assertEqual(self.start().stop(), 0)  # kills, after a minute, what does not end
 
     def test_keys_in_a_file(self):
         with tempfile.NamedTemporaryFile("w") as f:

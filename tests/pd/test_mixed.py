@@ -92,7 +92,7 @@ class Mixed(unittest.TestCase):
         cls.up = Up("".join(
             f"[node.{n}]\nfile = {cls.model}/n.ini\nset = http.port={cls.port[n]}, "
             f"fabric.listen=127.0.0.1:{fabric[n]}, {SMALL}, {ALONE}, {F32}, {more}\n" for n, more in cls.NODES.items()))
-        cls.up.wait(f"all {len(cls.NODES)} nodes are up", timeout=120)
+        cls.up.wait(f"all {len(cls.NODES)} nodes are up", timeout=240)
 
     @classmethod
     def tearDownClass(cls):
@@ -181,7 +181,7 @@ class Router(unittest.TestCase):
                  f"{model_set}, {F32}\n")
         up = Up(text)
         try:
-            up.wait("all 5 nodes are up", timeout=120)
+            up.wait("all 5 nodes are up", timeout=240)
             kit.wait_workers(router)
             self.run_all(router, (hp0, hp1, hd0, hd1))
         finally:
@@ -190,7 +190,7 @@ class Router(unittest.TestCase):
 
     def run_all(self, router, ports):
         lines, pairs = golden("llama"), set()
-        end = time.time() + 60
+        end = time.time() + 120
         k = 0
         while len(pairs) < 4 and time.time() < end:
             line = lines[3 + k % 4]
