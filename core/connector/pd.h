@@ -78,7 +78,8 @@ void hy_pd_metrics_refresh(hy_pd *p);
 typedef struct hy_pd_stats {
     uint64_t loads, received, missed, failed, expired, corrupt, aborted;
     uint64_t bytes_in, bytes_out, tokens_in, jobs_out, full_hits;
-    uint64_t bytes_near; /* of bytes_out: read by the peer where they stood */
+    uint64_t bytes_near;                /* of bytes_out: read by the peer where they stood */
+    uint64_t early_used, early_dropped; /* pieces packed before their order */
     uint64_t leases, leases_released, leases_expired, late, malformed, refused_links;
     int32_t loads_open, leases_open, jobs_open;
 } hy_pd_stats;

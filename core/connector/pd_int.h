@@ -144,6 +144,13 @@ typedef struct pd_job {
     struct pd_job *prev, *next;
 } pd_job;
 
+typedef struct pd_early { /* a piece that stands packed in the staging before it is ordered */
+    const pd_lease *lease;
+    hy_kv_piece piece;
+    void *buf;
+    struct pd_early *next;
+} pd_early;
+
 /* ---- reader's side ---- */
 typedef enum pd_load_state {
     PD_HELD,      /* arrived: the lease is renewed */
@@ -217,7 +224,7 @@ typedef struct pd_seq { /* scheduler half */
 typedef struct pd_metrics {
     hy_metric *bytes_in, *bytes_out, *seconds, *failed, *expired_leases, *missed, *corrupt;
     hy_metric *held_blocks, *leases, *oldest, *loads, *full_hits, *refused, *links;
-    hy_metric *oldest_load;
+    hy_metric *oldest_load, *early_used, *early_dropped;
 } pd_metrics;
 
 struct hy_pd {
@@ -259,6 +266,13 @@ struct hy_pd {
     pd_lease *lease[PD_BUCKETS];
     pd_load *load[PD_BUCKETS];
     pd_job *jobs;
+    struct {
+        const pd_peer *like; /* whose last order was of a whole prompt */
+        pd_lease *lease;     /* being packed; NULL: none */
+        hy_kv_iter iter;
+        int32_t left;   /* pieces that may be packed yet */
+        pd_early *list; /* newest first */
+    } early;
     pd_out *out, **out_tail;
     pd_evout *evout, **evout_tail;
     bool retry_set, staging_freed;
@@ -273,6 +287,7 @@ struct hy_pd {
     struct {
         _Atomic uint64_t loads, received, missed, failed, expired, corrupt, aborted;
         _Atomic uint64_t bytes_in, bytes_out, bytes_near, tokens_in, jobs_out, full_hits;
+        _Atomic uint64_t early_used, early_dropped;
         _Atomic uint64_t leases, leases_released, leases_expired, late, malformed, refused_links;
         _Atomic int32_t loads_open, leases_open, jobs_open;
     } st;
@@ -350,6 +365,19 @@ void hy_pd__job_wait_timer(hy_pd *p, uint64_t number);
 void hy_pd__serve_down(hy_pd *p, pd_peer *x);
 void hy_pd__pump_starved(hy_pd *p);
 void hy_pd__serve_free(hy_pd *p);
+
+/* Into staging of its own. HY_AGAIN: none is free now. */
+hy_status hy_pd__pack(hy_pd *p, const hy_kv_plan *plan, const pd_lease *l, const hy_kv_piece *c,
+                      void **buf_out);
+
+/* pd_early.c: pieces packed before they are ordered */
+void hy_pd__early_begin(hy_pd *p, pd_lease *l); /* the lease is held, and nobody has asked */
+bool hy_pd__early_step(hy_pd *p);               /* packs one; false: none is to be packed */
+void hy_pd__early_stop(hy_pd *p, const pd_lease *l);
+/* Staging that holds this piece, now the caller's; NULL: it is not there. */
+void *hy_pd__early_take(hy_pd *p, const pd_lease *l, const hy_kv_piece *c);
+bool hy_pd__early_yield(hy_pd *p);                   /* gives up the newest; false: there is none */
+void hy_pd__early_drop(hy_pd *p, const pd_lease *l); /* those of a lease; NULL: all */
 
 /* pd_load.c: the reader's side */
 void hy_pd__load_arrived(hy_pd *p, pd_cmd *c);

@@ -29,6 +29,12 @@ void hy_pd__metrics_init(hy_pd *p, hy_metrics *m)
                                    "Loads whose digest was wrong.", NULL, 0);
     x->full_hits = hy_metric_counter(m, "halyard:kv_transfer_full_hits_total",
                                      "Hand-overs whose KV was here already.", NULL, 0);
+    x->early_used =
+        hy_metric_counter(m, "halyard:kv_early_pieces_used_total",
+                          "Packed pieces that stood there when they were ordered.", NULL, 0);
+    x->early_dropped =
+        hy_metric_counter(m, "halyard:kv_early_pieces_dropped_total",
+                          "Pieces packed before an order that never asked for them.", NULL, 0);
     x->expired_leases = hy_metric_counter(m, "halyard:kv_leases_expired_total",
                                           "Leases that nobody released in time.", NULL, 0);
     x->refused = hy_metric_counter(m, "halyard:kv_links_refused_total",

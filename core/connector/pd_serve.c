@@ -80,6 +80,8 @@ static void conclude(hy_pd *p, pd_job *j)
     }
     hy_pd__send(p, j->peer, &m);
     job_free(p, j);
+    if (l != NULL)
+        hy_pd__early_drop(p, l);
     if (l != NULL && --l->n_jobs == 0 && l->ended)
         lease_free(p, l);
 }
@@ -176,6 +178,7 @@ static void lease_end(hy_pd *p, pd_lease *l, hy_status why, const char *text)
     if (l->ended)
         return;
     l->ended = true;
+    hy_pd__early_drop(p, l);
     l->n_jobs++; /* it must outlive the walk */
     for (pd_job *j = p->jobs, *next; j != NULL; j = next) {
         next = j->next;
@@ -241,6 +244,8 @@ void hy_pd__lease_put(hy_pd *p, pd_cmd *c, bool last)
         return;
     }
     bind_jobs(p, l);
+    if (last && !l->push)
+        hy_pd__early_begin(p, l);
 }
 
 void hy_pd__lease_step(hy_pd *p, pd_cmd *c)
@@ -572,35 +577,52 @@ static hy_status write_direct(hy_pd *p, pd_job *j)
     return st;
 }
 
-static hy_status write_packed(hy_pd *p, pd_job *j)
+hy_status hy_pd__pack(hy_pd *p, const hy_kv_plan *plan, const pd_lease *l, const hy_kv_piece *c,
+                      void **buf_out)
 {
-    const hy_kv_piece *c = &j->piece;
-    const int32_t g = c->group;
-    if (c->bytes > j->get.slot_bytes || j->get.n_slots == 0)
-        return hy_fail(HY_E_INVAL, "a piece of %zu bytes does not fit into a slot of %u", c->bytes,
-                       j->get.slot_bytes);
-    if (j->n_packed - j->acked >= j->get.n_slots)
-        return HY_PENDING; /* an ACK goes on */
+    hy_dev *d = p->o.dev;
+    const hy_kv_blocks src = {l->tab.ids[c->group], l->tab.n[c->group]};
     void *buf = hy_pd__stage_take(p, c->bytes, false);
     if (buf == NULL)
         return HY_AGAIN;
-    hy_dev *d = p->o.dev;
     hy_kv_copy k;
     void *to = p->bounce != NULL ? p->bounce : buf;
-    hy_status st = hy_kv_piece_pack(j->peer->serve, c, &p->pool[g], src_blocks(j, g), to, &k);
+    hy_status st = hy_kv_piece_pack(plan, c, &p->pool[c->group], src, to, &k);
     if (st == HY_OK)
         st = d->math->kv_pack(p->queue, &k);
     if (st == HY_OK && to != buf)
         st = d->ops->copy(p->queue, buf, to, c->bytes);
     if (st == HY_OK)
         st = d->ops->queue_wait(p->queue);
+    if (st == HY_OK)
+        *buf_out = buf;
+    else
+        hy_pd__stage_give(p, buf, c->bytes);
+    return st;
+}
+
+static hy_status write_packed(hy_pd *p, pd_job *j)
+{
+    const hy_kv_piece *c = &j->piece;
+    if (c->bytes > j->get.slot_bytes || j->get.n_slots == 0)
+        return hy_fail(HY_E_INVAL, "a piece of %zu bytes does not fit into a slot of %u", c->bytes,
+                       j->get.slot_bytes);
+    if (j->n_packed - j->acked >= j->get.n_slots)
+        return HY_PENDING; /* an ACK goes on */
+    void *buf = hy_pd__early_take(p, j->lease, c);
+    hy_status st = HY_OK;
+    if (buf == NULL)
+        do
+            st = hy_pd__pack(p, j->peer->serve, j->lease, c, &buf);
+        while (st == HY_AGAIN && hy_pd__early_yield(p));
+    if (st != HY_OK)
+        return st;
     const uint64_t slot = j->n_packed % j->get.n_slots;
     const hy_fab_range r = {p->staging_mr, (uint64_t)((char *)buf - (char *)p->staging),
                             &j->peer->staging, j->get.stage_off + slot * j->get.slot_bytes,
                             c->bytes};
-    if (st == HY_OK)
-        st = (j->get.flags & HY_PDP_NEAR) != 0 ? tell_piece(p, j, buf, c->bytes)
-                                               : write_op(p, j, &r, 1, buf, c->bytes);
+    st = (j->get.flags & HY_PDP_NEAR) != 0 ? tell_piece(p, j, buf, c->bytes)
+                                           : write_op(p, j, &r, 1, buf, c->bytes);
     if (st != HY_OK) {
         hy_pd__stage_give(p, buf, c->bytes);
         return st;
@@ -725,6 +747,7 @@ static void bind(hy_pd *p, pd_job *j, pd_lease *l)
     static const uint8_t none[32];
     j->lease = l;
     l->n_jobs++;
+    hy_pd__early_stop(p, l);
     hy_trace_mark(p->o.trace, l->req_id, HY_TRACE_SEND, hy_pd__now(p));
     hy_pd__untimer(p, &j->timer);
     if (memcmp(j->get.prompt, none, 32) != 0 && memcmp(j->get.prompt, l->prompt, 32) != 0)
@@ -788,6 +811,8 @@ void hy_pd__on_get(hy_pd *p, pd_peer *x, hy_pdp_msg *m)
         answer_get(p, x, m, HY_E_BUSY, "no memory at the owner");
         return;
     }
+    if (!push)
+        p->early.like = m->t0 == 0 ? x : NULL;
     j->id = m->job;
     j->lease_id = m->lease;
     j->number = ++p->next_number;
@@ -859,6 +884,9 @@ void hy_pd__on_cancel(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 /* The link is no more: nothing of its jobs is in flight. */
 void hy_pd__serve_down(hy_pd *p, pd_peer *x)
 {
+    hy_pd__early_drop(p, NULL); /* the copy plan goes, too */
+    if (p->early.like == x)
+        p->early.like = NULL;
     for (pd_job *j = p->jobs, *next; j != NULL; j = next) {
         next = j->next;
         if (j->peer == x) {
@@ -870,6 +898,7 @@ void hy_pd__serve_down(hy_pd *p, pd_peer *x)
 
 void hy_pd__serve_free(hy_pd *p)
 {
+    hy_pd__early_drop(p, NULL);
     while (p->jobs != NULL)
         job_free(p, p->jobs);
     for (int i = 0; i < PD_BUCKETS; i++)

@@ -229,7 +229,7 @@ static uint64_t on_idle(void *self, uint64_t now)
     hy_pd__loads_staging(p);
     if (n > 0)
         hy_pd__metrics_leases(p);
-    return n > 0 ? now : HY_NEVER;
+    return n > 0 || hy_pd__early_step(p) ? now : HY_NEVER;
 }
 
 /* Worker half, exec's thread: this layer's keys and values of the step are in the pool. Where the
@@ -431,7 +431,8 @@ void hy_pd_stats_get(hy_pd *p, hy_pd_stats *out)
     GET(loads), GET(received), GET(missed), GET(failed), GET(expired), GET(corrupt), GET(aborted);
     GET(bytes_in), GET(bytes_out), GET(bytes_near), GET(tokens_in), GET(jobs_out), GET(full_hits);
     GET(leases), GET(leases_released), GET(leases_expired), GET(late), GET(malformed);
-    GET(refused_links), GET(loads_open), GET(leases_open), GET(jobs_open);
+    GET(early_used), GET(early_dropped), GET(refused_links), GET(loads_open), GET(leases_open),
+        GET(jobs_open);
 #undef GET
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/base/buf.h"
 #include "core/base/log.h"
+#include "core/connector/pd_int.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -544,6 +545,9 @@ void pdw_verify(pdw *w, bool faults)
             hy_engine_stats s;
             hy_engine_stats_get(w->node[i].e, &s);
             PDW_CHECK(w, s.blocks_free == s.blocks_total);
+            const hy_pd *p = w->node[i].pd; /* nor is staging lost */
+            PDW_CHECK(w, hy_pd__stage_free(p, true) == p->n_landing * PD_UNIT);
+            PDW_CHECK(w, hy_pd__stage_free(p, false) == (p->n_units - p->n_landing) * PD_UNIT);
         }
 }
 

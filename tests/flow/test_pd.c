@@ -55,6 +55,8 @@ static void check_metrics(pdw *w)
                  {"halyard:kv_transfer_corrupt_total", s.corrupt},
                  {"halyard:kv_leases_expired_total", s.leases_expired},
                  {"halyard:kv_links_refused_total", s.refused_links},
+                 {"halyard:kv_early_pieces_used_total", s.early_used},
+                 {"halyard:kv_early_pieces_dropped_total", s.early_dropped},
                  {"halyard:kv_transfer_received_bytes_total", s.bytes_in},
                  {"halyard:kv_transfer_sent_bytes_total", s.bytes_out}};
         for (size_t k = 0; k < HY_COUNTOF(x); k++) {
@@ -572,7 +574,7 @@ static void decode_is_full(void **state)
 
 typedef struct totals {
     uint64_t requests, done, failed, aborted, received, missed, broken, expired, corrupt, cancelled;
-    uint64_t kills, moved, near;
+    uint64_t kills, moved, near, early_used, early_dropped;
 } totals;
 
 static bool pushing; /* both nodes are asked at once */
@@ -719,6 +721,8 @@ static void run_seed(uint64_t seed, faults f, totals *t)
     t->cancelled += s.aborted;
     t->moved += s.tokens_in;
     t->near += stats(w, 0).bytes_near;
+    t->early_used += stats(w, 0).early_used;
+    t->early_dropped += stats(w, 0).early_dropped;
     if (!o.near)
         PDW_CHECK(w, stats(w, 0).bytes_near == 0);
     pdw_end(w);
@@ -741,13 +745,16 @@ static void run_seeds(uint64_t first, uint64_t n, faults f)
     print_message(
         "%llu seeds: %llu requests, %llu done, %llu failed, %llu aborted; loads: %llu "
         "received, %llu missed, %llu failed, %llu expired, %llu corrupt, %llu cancelled; "
-        "%llu kills, %llu tokens moved, %llu bytes read in place\n",
+        "%llu kills, %llu tokens moved, %llu bytes read in place; pieces packed early: %llu used, "
+        "%llu dropped\n",
         (unsigned long long)n, (unsigned long long)t.requests, (unsigned long long)t.done,
         (unsigned long long)t.failed, (unsigned long long)t.aborted, (unsigned long long)t.received,
         (unsigned long long)t.missed, (unsigned long long)t.broken, (unsigned long long)t.expired,
         (unsigned long long)t.corrupt, (unsigned long long)t.cancelled, (unsigned long long)t.kills,
-        (unsigned long long)t.moved, (unsigned long long)t.near);
+        (unsigned long long)t.moved, (unsigned long long)t.near, (unsigned long long)t.early_used,
+        (unsigned long long)t.early_dropped);
     assert_true(n < 100 || t.near > 0);
+    assert_true(n < 100 || pushing || (t.early_used > 0 && t.early_dropped > 0));
 }
 
 static void no_faults(void **state)

@@ -188,6 +188,23 @@ restart_backoff = 100ms
         self.assertEqual(self.metric(self.d, "halyard:kv_transfer_missed_total"), missed + 4)
         self.check_idle()
 
+    def test_1b_packed_before_the_order(self):
+        """Prefill packs for the order to come; where decode has a part already, the rest is packed anew."""
+        def counts():
+            return [self.metric(self.p, f"halyard:kv_early_pieces_{x}_total") for x in ("used", "dropped")]
+        before, end, k = counts(), time.time() + 120, 0
+        while not all(a > b for a, b in zip(counts(), before)):  # prefill must have had the time
+            self.assertLess(time.time(), end)
+            for head, tail in ((k, 1), (k + 1, 2), (k + 1, 3)):  # a whole one, a whole one, a part
+                q = {"prompt": [1000 + 100 * head + i for i in range(96)] + [500 + 60 * tail + i for i in range(60)],
+                     "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+                self.assertEqual(self.post(self.router, q).json()["choices"], self.post(self.p, q).json()["choices"])
+            k += 2
+            if self.MODE == "push":
+                break
+        self.assertTrue(self.MODE == "pull" or counts() == before)
+        self.check_idle()
+
     def test_2_prefill_is_killed(self):
         bad = self.under_load(lambda pid: self.up.wait(rf"pid {pid}, .*p0 died.*p0 \(\w+\) is up"), "p0", signal.SIGKILL)
         self.assertEqual(bad, [])  # nobody noticed
