@@ -34,14 +34,15 @@ typedef struct range { /* of device memory in use, by address; or pinned memory 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *arena;
 static int arena_fd = -1;
-static range *used, *pinned;
+static range *used, *pinned, *ghosts; /* ghosts: freed by a planted fault, and once more later */
 static simt_exec *exec;
 static const simt_entry *table = simt_table_base;
 static int sticky, modules, calls, faults, launches_to_fail;
 static uint64_t rng;
 static bool unseen; /* the failure of this call */
 static sim_plan plan = {.wave = 32};
-static const char *now = "";  /* entry point or kernel, for messages */
+static const char *now = ""; /* entry point or kernel, for messages */
+static const char *fault_at = "";
 static volatile bool working; /* the device is at it */
 
 typedef struct tally {
@@ -88,6 +89,11 @@ API int sim_faults(void)
     return faults >= plan.nth;
 }
 
+API const char *sim_fault_at(void)
+{
+    return fault_at;
+}
+
 API void sim_lose(void *unused)
 {
     (void)unused;
@@ -121,6 +127,7 @@ static void read_env(void)
         plan.at = strcmp(key, "at") == 0 ? v : plan.at;
         plan.fault = strcmp(key, "fault") == 0 ? v : plan.fault;
         plan.nth = strcmp(key, "nth") == 0 ? v : plan.nth;
+        plan.bare = strcmp(key, "bare") == 0 ? v : plan.bare;
         if (strcmp(key, "image") == 0)
             snprintf(plan.image, sizeof(plan.image), "%.15s", value);
         s = s[n] == ',' ? s + n + 1 : NULL;
@@ -143,7 +150,15 @@ bool sim_seeded(void)
 
 bool sim_fault_now(sim_fault f)
 {
-    return plan.fault == (int)f && ++faults == plan.nth;
+    if (plan.fault != (int)f || ++faults != plan.nth)
+        return false;
+    fault_at = now;
+    return true;
+}
+
+bool sim_bare(void)
+{
+    return plan.bare != 0;
 }
 
 bool sim_launch_fails(void)
@@ -236,6 +251,8 @@ static range *find_range(range *list, const void *p)
 bool sim_on_device(const void *p, size_t bytes)
 {
     const range *r = find_range(used, p);
+    if (r == NULL && plan.bare)
+        r = find_range(ghosts, p);
     return r != NULL && bytes <= (size_t)(r->p + r->bytes - (const char *)p);
 }
 
@@ -259,6 +276,8 @@ void sim_open_arena(bool on)
             to += whole(r->bytes);
         mprotect(from, (size_t)(to - from), on ? PROT_READ | PROT_WRITE : PROT_NONE);
     }
+    for (const range *r = ghosts; plan.bare && r != NULL; r = r->next)
+        mprotect(r->p, whole(r->bytes), on ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 static void on_fault(int sig, siginfo_t *info, void *ctx)
@@ -368,9 +387,11 @@ int sim_alloc(void **p, size_t bytes)
     if (bytes > ARENA || (size_t)(arena + ARENA - at) < whole(bytes))
         return SIM_NO_MEMORY;
     add_range(r, at, bytes);
-    mprotect(at, whole(bytes), PROT_READ | PROT_WRITE);
-    memset(at, POISON, whole(bytes));
-    mprotect(at, whole(bytes), PROT_NONE);
+    if (!plan.bare) {
+        mprotect(at, whole(bytes), PROT_READ | PROT_WRITE);
+        memset(at, POISON, whole(bytes));
+        mprotect(at, whole(bytes), PROT_NONE);
+    }
     *p = at;
     return SIM_OK;
 }
@@ -383,16 +404,34 @@ int sim_free(void *p)
     if (sim_capturing())
         return SIM_CAPTURE;
     sim_finish_all(); /* as the real ones */
-    if (sim_fault_now(SIM_FAULT_LEAK))
+    if (sim_fault_now(SIM_FAULT_LEAK) || drop_range(&ghosts, p, &bytes) == SIM_OK)
         return SIM_OK;
     const range *r = find_range(used, p);
     if (r == NULL || r->theirs || drop_range(&used, p, &bytes) != SIM_OK) {
         fprintf(stderr, "double: %s: %p is not the start of a block in use\n", now, p);
         return SIM_INVALID;
     }
-    fallocate(arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (char *)p - arena,
-              (off_t)whole(bytes));
+    if (!plan.bare)
+        fallocate(arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (char *)p - arena,
+                  (off_t)whole(bytes));
     return SIM_OK;
+}
+
+void sim_free_first(const void *args, size_t bytes)
+{
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        char *p;
+        size_t n;
+        memcpy(&p, (const char *)args + i, sizeof(p));
+        const range *r = sim_in_arena(p) ? find_range(used, p) : NULL;
+        if (r == NULL)
+            continue;
+        p = r->p;
+        sim_finish_all(); /* a free waits for what was asked before */
+        drop_range(&used, p, &n);
+        add_range(&ghosts, p, n);
+        return;
+    }
 }
 
 int sim_host_alloc(void **p, size_t bytes)
@@ -423,7 +462,10 @@ int sim_host_unregister(void *p)
 {
     size_t bytes = 0;
     sim_finish_all();
-    return drop_range(&pinned, p, &bytes);
+    if (drop_range(&pinned, p, &bytes) == SIM_OK)
+        return SIM_OK;
+    fprintf(stderr, "double: %s: %p is not registered\n", now, p);
+    abort(); /* the code that comes here has no status to tell it by */
 }
 
 int sim_range(void **base, size_t *bytes, void *p)

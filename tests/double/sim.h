@@ -10,7 +10,7 @@
  * It fails on demand (out of memory, a failing launch, a lost device, at any call), and it can be
  * made to behave as if the host code had a fault: that proves that it would notice.
  *
- * HY_DOUBLE=key=value,... sets what sim_plan holds: wave, seed, fail, at, fault, nth, image;
+ * HY_DOUBLE=key=value,... sets what sim_plan holds: wave, seed, fail, at, fault, nth, bare, image;
  * HY_DOUBLE_CUDA and HY_DOUBLE_HIP for one of them.
  *
  * Thread: any; one lock.  Owner: the process.
@@ -49,6 +49,8 @@ typedef enum sim_fault {
     SIM_FAULT_LEAK,   /* the nth free of device memory is left out */
     SIM_FAULT_STATUS, /* the nth call that makes or starts something fails, and nobody looks */
     SIM_FAULT_LAUNCH, /* the nth launch is left out */
+    SIM_FAULT_CLEAR,  /* the nth clearing of memory is left out: what is new is not zero */
+    SIM_FAULT_FREED,  /* what the nth launch names first is freed before it */
 } sim_fault;
 
 typedef struct sim_plan {
@@ -58,6 +60,7 @@ typedef struct sim_plan {
     int at;        /* call of it, counted from here, 1 the first */
     int fault;     /* sim_fault */
     int nth;
+    int bare;       /* a kind device: nothing is poisoned, freed memory stays as it was */
     char image[16]; /* the device's name in images; "": takes any */
 } sim_plan;
 
@@ -67,6 +70,7 @@ int sim_calls(void);            /* since sim_set */
 int sim_sticky(void);           /* the device's error, or 0 */
 int sim_runs(const char *call); /* how often an entry point was called, ever */
 int sim_faults(void);           /* whether the planted fault came to pass */
+const char *sim_fault_at(void); /* and in which entry point */
 void sim_revive(void);          /* a lost device is as new */
 
 /* For blas.c: d[j][i] = sum over k of a[i][k] b[j][k], i < n, j < m, on a stream. */
@@ -141,6 +145,8 @@ void sim_break(int code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); /* fmt may be NULL */
 bool sim_fault_now(sim_fault f);           /* counts; true at the nth */
 bool sim_launch_fails(void);
+bool sim_bare(void);
+void sim_free_first(const void *args, size_t bytes); /* the first block that an argument names */
 bool sim_run_kernel(int k, const uint32_t grid[3], int lanes, const void *args);
 size_t sim_kernel_bytes(int k);
 uint32_t sim_random(uint32_t n); /* 0 when the seed is 0 */

@@ -192,6 +192,14 @@ static stream *stream_of(void *s)
     return s != NULL ? s : &null_stream;
 }
 
+/* Of the null stream the modules want clearing alone: what else comes there has lost its own. */
+static bool is_lost(const void *s)
+{
+    if (s == NULL)
+        sim_break(SIM_INVALID, "work for the null stream");
+    return s == NULL;
+}
+
 static item *add(item ***last, int kind)
 {
     item *i = calloc(1, sizeof(*i));
@@ -306,6 +314,8 @@ int sim_zero(void *p, unsigned char v, size_t n, void *s)
         return SIM_INVALID;
     if (break_capture(stream_of(s)) != SIM_OK)
         return SIM_CAPTURE;
+    if (sim_fault_now(SIM_FAULT_CLEAR))
+        return asked();
     item *i = ask(s, ZERO);
     i->dst = p;
     i->bytes = n;
@@ -340,12 +350,14 @@ int sim_copy(void *dst, const void *src, size_t bytes, void *p)
 {
     stream *s = stream_of(p);
     bool to_host = !sim_in_arena(dst);
+    if (is_lost(p))
+        return SIM_INVALID;
     if (break_capture(s) != SIM_OK)
         return SIM_CAPTURE;
     if (dst == NULL || src == NULL || (!to_host && !sim_on_device(dst, bytes)) ||
         (sim_in_arena(src) && !sim_on_device(src, bytes)))
         return SIM_INVALID;
-    bool poison = to_host && sim_is_pinned(dst) && !pending_at(dst, bytes);
+    bool poison = to_host && !sim_bare() && sim_is_pinned(dst) && !pending_at(dst, bytes);
     item *i = ask(s, COPY);
     i->dst = dst;
     i->src = src;
@@ -428,10 +440,12 @@ int sim_launch(void *fn, const uint32_t grid[3], const uint32_t block[3], unsign
     size_t bytes = sim_kernel_bytes(k);
     if (bytes == 0 || grid[0] < 1 || grid[1] < 1 || grid[2] < 1 || grid[0] > 0x7fffffffu ||
         grid[1] > 65535 || grid[2] > 65535 || block[0] < 1 || block[0] > 1024 || block[1] != 1 ||
-        block[2] != 1 || shared != 0 || extra != NULL || params == NULL)
+        block[2] != 1 || shared != 0 || extra != NULL || params == NULL || is_lost(p))
         return SIM_INVALID;
     if (sim_fault_now(SIM_FAULT_LAUNCH))
         return SIM_OK;
+    if (sim_fault_now(SIM_FAULT_FREED))
+        sim_free_first(params[0], bytes);
     item *i = s->capture != NULL ? add(&s->capture->last, LAUNCH) : ask(s, LAUNCH);
     i->kernel = k;
     i->lanes = (int)block[0];
