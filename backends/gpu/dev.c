@@ -245,8 +245,12 @@ static hy_status import_mem(hy_dev *d, const hy_span *s, void **out)
     HY_TRY(gpu_enter(g));
     hy_status st = gpu_did(g, g->v->calls->ipc_open(&base, h, g->v->ipc_flags),
                            "importing another process's memory");
-    if (st == HY_E_DEVICE && g->v->calls->mem_info(&left, &total) == 0) /* it is there */
-        st = hy_fail(HY_E_INVAL, "%s: a handle that cannot be mapped", g->v->name);
+    if (st != HY_OK && st != HY_E_UNSUPPORTED && st != HY_E_NOMEM_DEVICE &&
+        g->v->calls->mem_info(&left, &total) == 0) { /* the device is there: it is the handle */
+        char why[128];
+        snprintf(why, sizeof(why), "%.127s", hy_fail_text());
+        return hy_fail(HY_E_INVAL, "%s", why);
+    }
     if (st != HY_OK)
         return st;
     *out = (char *)base + s->exp.offset;

@@ -163,9 +163,7 @@ static hy_status register_device(hy_pd *p, int32_t group, const hy_kv_pool *pool
         if (st != HY_OK)
             close(s->exp.fd);
     }
-    if (st == HY_E_DEVICE)
-        return st;
-    if (st != HY_OK) {
+    if (st != HY_OK) { /* a device that is lost says so with the first step */
         char why[160];
         snprintf(why, sizeof(why), "%.159s", hy_fail_text());
         p->mr[group] = NULL;

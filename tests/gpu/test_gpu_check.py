@@ -4,10 +4,12 @@
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -97,6 +99,33 @@ class GpuCheck(unittest.TestCase):
             self.assertEqual(s["status"], "FAIL" if name in bad else "ok", s)
             self.assertIn(bad.get(name, ""), s["text"])
         self.assertEqual(report["verdict"], "4 of 11 steps failed")
+
+    @unittest.skipIf(SANITISED, "the script's own cases need no sanitizer")
+    def test_ended(self):
+        """Whoever ends the script (a job's time is over) ends its programs, and finds the report so far."""
+        bins = f"{self.dir}-bin"
+        os.mkdir(bins)
+        self.addCleanup(shutil.rmtree, bins)
+        os.symlink(f"{BUILD}/halyard-mkmodel", f"{bins}/halyard-mkmodel")
+        with open(f"{bins}/halyard", "w") as f:
+            f.write(f"#!/bin/sh\ncase \"$1\" in\ndrift) echo $$ >{bins}/part; mv {bins}/part {bins}/pid; exec sleep 1000;;\n"
+                    f"conform) echo '1 passed';;\n*) exec {HALYARD} \"$@\";;\nesac\n")
+        os.chmod(f"{bins}/halyard", stat.S_IRWXU)
+        p = subprocess.Popen([sys.executable, SCRIPT, "--tiny", "--out", f"{self.dir}/out", "--work", self.dir,
+                              "--build", bins, "--backend", "cpu", "--patience", "100", "--budget", "10000"],
+                             stdout=subprocess.DEVNULL)
+        while not os.path.exists(f"{bins}/pid"):
+            self.assertIsNone(p.poll())
+            time.sleep(0.05)
+        p.terminate()
+        self.assertEqual(p.wait(), 128 + signal.SIGTERM)
+        with open(f"{bins}/pid") as f:
+            pid = f.read().strip()
+        while os.path.exists(f"/proc/{pid}/cmdline") and open(f"/proc/{pid}/cmdline").read().startswith("sleep"):
+            time.sleep(0.05)
+        self.assertEqual(os.listdir(self.dir), ["out"])
+        with open(f"{self.dir}/out/report.txt") as f:
+            self.assertRegex(f.read(), "(?m)^ok +conformance")
 
     def test_nothing_that_runs(self):
         empty = f"{self.dir}-none"
