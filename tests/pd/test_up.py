@@ -194,7 +194,7 @@ class TestUp(unittest.TestCase):
         u = self.start(self.node("a"), cluster="start_timeout = 1s")
         u.wait("a +router +starting.*0 of 1 nodes are up")
         self.fake.health = 200
-        u.wait(r"a \(router\) is up.*")
+        u.wait(r"a \(router\) is up.*all 1 nodes are up")  # later than the table, and said
         self.fake.health = 503
         u.wait("a does not answer: /health answers 503")
         self.fake.health = 200

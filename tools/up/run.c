@@ -61,6 +61,13 @@ static bool is_router(const up_child *c)
 
 /* ---- the table ---- */
 
+static void say_all_up(up *u)
+{
+    u->told_all = true;
+    say("%s: all %zu nodes are up after %.1f s; Ctrl-C stops them", u->p->name, u->p->n,
+        seconds_since(u->t0_ns));
+}
+
 static void show_table(up *u)
 {
     size_t up_n = 0, refused = 0;
@@ -80,8 +87,7 @@ static void show_table(up *u)
             "computed twice",
             u->p->name, refused, refused > 1 ? "s are" : " is");
     if (up_n == u->p->n)
-        say("%s: all %zu nodes are up after %.1f s; Ctrl-C stops them", u->p->name, up_n,
-            seconds_since(u->t0_ns));
+        say_all_up(u);
     else
         say("%s: %zu of %zu nodes are up after %.1f s", u->p->name, up_n, u->p->n,
             seconds_since(u->t0_ns));
@@ -99,6 +105,8 @@ static void changed(up *u)
         u->all_up_ns = now_ns();
     if (all && !u->table_shown && (hy_up__linked(u) || now_ns() - u->all_up_ns > LINK_WAIT))
         show_table(u);
+    if (all && u->table_shown && !u->told_all) /* it was shown with some missing */
+        say_all_up(u);
     hy_up__save_state(u);
 }
 

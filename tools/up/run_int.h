@@ -61,7 +61,7 @@ typedef struct up {
     struct event *sigs[3], *deadline;
     up_child *kids;
     int stopping; /* 0; 1: routers; 2: nodes; 3: killed */
-    bool table_shown, failed;
+    bool table_shown, told_all, failed;
     hy_buf saved;              /* the state file's text */
     bool state_lost;           /* it cannot be written */
     uint64_t t0_ns, all_up_ns; /* all_up: 0 while somebody is missing */
