@@ -122,11 +122,14 @@ void hy_pd__staging_close(hy_pd *p)
 
 static void note_memory(hy_pd *p, const char *path, const char *why)
 {
-    const hy_label label = {"path", path};
-    if (p->memory[0] == '\0' && p->o.metrics != NULL)
+    static const char *const paths[] = {"host", "dmabuf", "host staging"};
+    for (size_t i = 0; i < HY_COUNTOF(paths) && p->o.metrics != NULL; i++) {
+        const hy_label label = {"path", paths[i]};
         hy_metric_set(hy_metric_gauge(p->o.metrics, "halyard:kv_memory",
-                                      "How peers reach this node's KV.", &label, 1),
-                      1);
+                                      "How peers reach this node's KV: 1 for the way it is.",
+                                      &label, 1),
+                      strcmp(path, paths[i]) == 0);
+    }
     snprintf(p->memory, sizeof(p->memory), "%s%s%s", path, why != NULL ? ": " : "",
              why != NULL ? why : "");
     for (char *c = p->memory; *c != '\0'; c++) /* it stands in JSON */

@@ -27,13 +27,15 @@ static void rail_close(void *rail)
 }
 
 typedef struct loop_map { /* a device's memory, as its descriptor shows it */
+    loop_node *node;
     char *all, *at;
     size_t len;
+    uint64_t bytes;
 } loop_map;
 
-static hy_status map_device(const loop_node *x, const hy_span *s, void **out)
+static hy_status map_device(loop_node *x, const hy_span *s, void **out)
 {
-    if (x->net->m.no_device || s->exp.kind != HY_EXPORT_FD)
+    if (s->exp.kind != HY_EXPORT_FD || x->net->m.device_bytes < x->device_bytes + s->len)
         return hy_fail(HY_E_UNSUPPORTED, "loop: takes no device memory here");
     const size_t len = (size_t)(s->exp.offset + s->len);
     char *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, s->exp.fd, 0);
@@ -45,7 +47,8 @@ static hy_status map_device(const loop_node *x, const hy_span *s, void **out)
         munmap(all, len);
         return hy_fail(HY_E_NOMEM, "no memory to register memory");
     }
-    *m = (loop_map){all, all + s->exp.offset, len};
+    *m = (loop_map){x, all, all + s->exp.offset, len, s->len};
+    x->device_bytes += s->len;
     *out = m;
     return HY_OK;
 }
@@ -64,6 +67,7 @@ static hy_status reg(void *rail, const hy_span *s, unsigned access, uint64_t tok
 static void dereg(void *mr)
 {
     loop_map *m = mr;
+    m->node->device_bytes -= m->bytes;
     munmap(m->all, m->len);
     hy_free(m);
 }

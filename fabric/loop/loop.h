@@ -27,7 +27,7 @@ typedef struct hy_loop_model {
     double corrupt;                 /* control: a flipped bit (its checksum tells) */
     double corrupt_data;            /* data: a flipped bit that nobody below tells */
     uint64_t rto_ns;
-    bool no_device; /* refuses device memory; else takes a dmabuf that the host can map */
+    uint64_t device_bytes; /* device memory that a node takes, as dmabufs that the host can map */
 } hy_loop_model;
 
 /* NULL when out of memory. clock: the runtime's, or hy_clock_real(). */

@@ -59,6 +59,7 @@ struct loop_node {
     char addr[HY_FAB_RAILS_MAX][80];
     bool dead, silent, woken;
     uint64_t stalled_until;
+    uint64_t device_bytes; /* registered */
     pthread_cond_t cond;
     loop_pkt **heap;
     size_t n, cap;

@@ -50,7 +50,8 @@ static int n_fds(void)
 
 typedef struct many {
     bool device[PDW_NODES];
-    bool push, verify, refused, unlike; /* refused: by the fabric; unlike: other block sizes */
+    bool push, verify, unlike; /* unlike: other block sizes */
+    int taken; /* cache groups that the fabric has room for; all or they go packed */
     int32_t n_groups;
     uint64_t seed;
 } many;
@@ -67,9 +68,13 @@ static void check_page(pdw *w, int i, bool device, bool refused)
     if (strstr(hy_buf_str(&b), want) == NULL)
         fail_msg("%s is not in %s", want, hy_buf_str(&b));
     hy_buf_fini(&b);
-    const hy_label label = {"path", path};
-    const hy_metric *m = hy_metric_gauge(w->node[i].metrics, "halyard:kv_memory", "", &label, 1);
-    assert_true(hy_metric_value(m) == 1.0);
+    static const char *const paths[] = {"host", "dmabuf", "host staging"};
+    for (size_t k = 0; k < HY_COUNTOF(paths); k++) {
+        const hy_label label = {"path", paths[k]};
+        const hy_metric *m =
+            hy_metric_gauge(w->node[i].metrics, "halyard:kv_memory", "", &label, 1);
+        assert_true(hy_metric_value(m) == (strcmp(path, paths[k]) == 0 ? 1.0 : 0.0));
+    }
 }
 
 /* Four prompts handed over; whether any kernel ran for it (there is none but to pack and unpack).
@@ -84,7 +89,7 @@ static bool run(const many *m)
     o.windows[1] = 40;
     o.min_run = m->unlike ? 64 : 1; /* 1: no piece is too short to go as it is */
     o.verify = m->verify;
-    o.net.no_device = m->refused;
+    o.net.device_bytes = (uint64_t)m->taken * (64 * 16 * 8);
     o.block_tokens[1] = m->unlike ? 32 : 16;
     for (int i = 0; i < PDW_NODES; i++)
         o.dev[i] = m->device[i] ? open_device() : NULL;
@@ -102,7 +107,7 @@ static bool run(const many *m)
     for (int k = 0; k < 4; k++)
         assert_int_equal(w->req[k].n_cached, w->req[k].n_prompt);
     for (int i = 0; i < PDW_NODES; i++)
-        check_page(w, i, m->device[i], m->refused);
+        check_page(w, i, m->device[i], m->taken < m->n_groups);
     hy_pd_stats s;
     hy_pd_stats_get(w->node[1].pd, &s);
     assert_int_equal(s.tokens_in, 1 + 16 + 65 + 130);
@@ -125,6 +130,7 @@ static void test_dmabuf(void **state)
                             .push = k & 1,
                             .verify = k & 2,
                             .n_groups = k & 4 ? 2 : 1,
+                            .taken = 2,
                             .seed = (uint64_t)k};
             assert_false(run(&m));
         }
@@ -139,6 +145,7 @@ static void test_unlike(void **state)
                         .verify = true,
                         .unlike = true,
                         .n_groups = 1,
+                        .taken = 2,
                         .seed = 3};
         assert_true(run(&m));
     }
@@ -148,12 +155,12 @@ static void test_refused(void **state)
 {
     (void)state;
     for (size_t s = 0; s < HY_COUNTOF(sides); s++)
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 6; k++) {
             const many m = {.device = {sides[s][0], sides[s][1]},
-                            .refused = true,
+                            .taken = k >> 2, /* of 2: one is not enough */
                             .push = k & 1,
                             .verify = true,
-                            .n_groups = k & 2 ? 2 : 1,
+                            .n_groups = k & 6 ? 2 : 1,
                             .seed = (uint64_t)k};
             assert_true(run(&m));
         }
