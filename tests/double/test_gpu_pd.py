@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../pd"))
 import kit  # noqa: E402
 import test_mixed  # noqa: E402
-from test_mixed import ask  # noqa: E402
+from test_mixed import ask, metric  # noqa: E402
 
 
 class Gpu(test_mixed.Mixed):
@@ -38,9 +38,26 @@ class Gpu(test_mixed.Mixed):
                     self.assertEqual(self.computed, 0)
 
 
+    def test_memory_is_told(self):
+        """How peers reach each cache: TCP takes no device memory, and the page, the metric and the log say so."""
+        for n in self.NODES:
+            memory = kit.request(self.port[n], "GET", "/links", None).json()["memory"]
+            path = "host" if n == "simt" else "host staging"
+            self.assertEqual(memory.split(": ")[0], path)
+            with open(f"{self.up.dir}/run/{n}.log") as f:
+                log = f.read()
+            for way in ("host", "dmabuf", "host staging"):
+                self.assertEqual(metric(self.port[n], 'halyard:kv_memory{path="%s"}' % way), way == path)
+            if n != "simt":
+                self.assertRegex(memory, "device memory")
+                self.assertIn(f"KV goes through {memory}", log)
+
+
 class Lost(Gpu):
     """The cuda node's device is lost in the middle of its work."""
     PLAN = {**Gpu.PLAN, "HY_DOUBLE_CUDA": "wave=32,seed=3,image=double,fail=3,at=2000"}
+
+    test_memory_is_told = None
 
     def test_pairs(self):
         line, failed = self.lines[1], None
