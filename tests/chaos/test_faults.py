@@ -322,7 +322,7 @@ class Faults(unittest.TestCase):
         """More tokens than either node has blocks for: requests wait, their leases are renewed, none fails."""
         asked = [Asked(self.c, self.prompt(70), max_tokens=40) for _ in range(16)]
         for a in asked:
-            got = a.wait(120)
+            got = a.wait(6 * kit.LONG)
             self.assertIsNotNone(got, a.error)
             self.assertEqual(got.status, 200, got.body)
         for a in asked:

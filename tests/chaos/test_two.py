@@ -17,8 +17,8 @@ from proxy import Hold, Proxy  # noqa: E402
 from test_faults import Asked, fabric_keys  # noqa: E402
 from tiny import Cluster, free_ports, kit, stop_process  # noqa: E402
 
-FAST = 5    # s: a request through nodes that are well; 0.1 s where nothing else runs
-TOLD = 20   # s: [router] down_after x (health_timeout + health_interval) = 6.3 s, and what it takes elsewhere then
+FAST = 10   # s: a request through nodes that are well, 0.1 s where nothing else runs; who waits for the victim waits longer
+TOLD = 30   # s: [router] down_after x (health_timeout + health_interval) = 12.3 s, and what it takes elsewhere then
 LEASE = 6   # s: fabric_keys
 SLACK = 10  # s: a busy machine
 
@@ -30,7 +30,8 @@ class Two(unittest.TestCase):
     def setUpClass(cls):
         ports = free_ports(5)
         cls.proxy = Proxy(ports[3])
-        cls.c = Cluster(mode=cls.MODE, advertise=f"127.0.0.1:{cls.proxy.port}", ports=ports, both=fabric_keys(), more=cls.MORE)
+        cls.c = Cluster(mode=cls.MODE, advertise=f"127.0.0.1:{cls.proxy.port}", ports=ports, both=fabric_keys(), more=cls.MORE,
+                        router="router.health_timeout=4s")
         cls.n, cls.most = 0, {"others": 0, "told": 0, "kept": 0}
 
     @classmethod

@@ -126,7 +126,7 @@ def connect(port, rcvbuf=None):
     s = socket.socket()
     if rcvbuf:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-    s.settimeout(60)  # a busy machine
+    s.settimeout(5 * LONG)
     s.connect(("127.0.0.1", port))
     return s
 
