@@ -24,7 +24,7 @@ SMOLLM2 = os.path.join(os.environ.get("HY_MODELS", ""), "SmolLM2-135M-Instruct.Q
 
 
 def halyard(*args, stdin="", **env):
-    return subprocess.run([BINARY, *args], capture_output=True, text=True, timeout=120, input=stdin,
+    return subprocess.run([BINARY, *args], capture_output=True, text=True, timeout=400, input=stdin,
                           env={**os.environ, **env})
 
 
@@ -70,7 +70,7 @@ class Cli(unittest.TestCase):
                 try:
                     self.assertEqual(len(os.read(out, 1)), 1)  # it has begun
                     p.send_signal(sig)
-                    _, err = p.communicate(timeout=30)
+                    _, err = p.communicate(timeout=120)
                     self.assertEqual((p.returncode, err, os.listdir(folder)), (-sig, b"", []))
                 finally:
                     p.kill()
@@ -271,14 +271,14 @@ class Cli(unittest.TestCase):
         p = halyard("run", SMOLLM2, "-p", "word " * 3000, "-c", "256")
         self.assertEqual(p.returncode, 1)
         self.assertIn("256", p.stderr)
-        p = subprocess.run([BINARY, "run", SMOLLM2, "-p", b"caf\xe9"], capture_output=True, text=True, timeout=120)
+        p = subprocess.run([BINARY, "run", SMOLLM2, "-p", b"caf\xe9"], capture_output=True, text=True, timeout=400)
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("UTF-8", p.stderr)
         p = subprocess.Popen([BINARY, "run", SMOLLM2, "-p", "Write a long story about a ship.", "--temperature", "1"],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         p.stdout.read(1)
         p.stdout.close()  # as `| head -c 1` does: nobody reads the rest
-        self.assertEqual(p.wait(120), 1)
+        self.assertEqual(p.wait(400), 1)
         self.assertIn("cannot be written", p.stderr.read())
         p.stderr.close()
 
