@@ -5,8 +5,7 @@
  * meanwhile, into staging that nobody needs. A guess: that the peer whose order came last will
  * order this prompt, too, from its first token on. What the order then asks for is looked up piece
  * by piece; bytes of a piece follow from the piece and the lease's blocks alone, whoever asks. What
- * was not asked for goes with the order's end, the lease's, any link's, or when an order needs the
- * staging.
+ * was not asked for goes with the lease's end, with any link's, or when an order needs the staging.
  *
  * Thread: connector stage only.  Owner: hy_pd.
  */

@@ -80,8 +80,6 @@ static void conclude(hy_pd *p, pd_job *j)
     }
     hy_pd__send(p, j->peer, &m);
     job_free(p, j);
-    if (l != NULL)
-        hy_pd__early_drop(p, l);
     if (l != NULL && --l->n_jobs == 0 && l->ended)
         lease_free(p, l);
 }
