@@ -112,7 +112,8 @@ static void test_skeleton_conforms(void **state)
     assert_int_equal(open_named("skeleton", 0, &d), HY_OK);
     assert_int_equal(hy_conform_run(d, &o, no_fail, NULL, &sum), HY_OK);
     assert_int_equal(sum.failed, 0);
-    assert_int_equal(sum.passed, 3); /* copies, and the device's order and memory */
+    assert_int_equal(sum.passed,
+                     4); /* copies, the device's order and memory, no memory for others */
     assert_true(sum.refused > 50);
     hy_dev_close(d);
 }
@@ -165,12 +166,84 @@ static void test_suite_can_fail(void **state)
     hy_dev_close(d);
 }
 
+/* Exports that are wrong in one way each. */
+static hy_status says_host(hy_dev *d, void *p, size_t bytes, hy_span *out)
+{
+    (void)d;
+    *out = hy_span_host(p, bytes); /* whatever was wanted, and of whatever memory */
+    return HY_OK;
+}
+
+static hy_status leaves_a_mark(hy_dev *d, void *p, size_t bytes, hy_span *out)
+{
+    (void)d, (void)p;
+    out->len = bytes;
+    return HY_E_UNSUPPORTED;
+}
+
+static hy_status leaves_an_fd(hy_dev *d, void *p, size_t bytes, hy_span *out)
+{
+    (void)d, (void)p, (void)bytes, (void)out;
+    return dup(0) >= 0 ? HY_E_UNSUPPORTED : HY_E_SYS;
+}
+
+static hy_status other_memory(hy_dev *d, void *p, size_t bytes, hy_span *out)
+{
+    if (out->exp.kind != HY_EXPORT_NONE || p == NULL || bytes == 0 || (uintptr_t)p + bytes < bytes)
+        return out->exp.kind != HY_EXPORT_NONE ? HY_E_UNSUPPORTED : HY_E_INVAL;
+    return says_host(d, (char *)p + 64, bytes, out);
+}
+
+static hy_status takes_all(hy_dev *d, const hy_span *s, void **out)
+{
+    (void)d;
+    *out = s->addr;
+    return HY_OK;
+}
+
+static hy_status takes_none(hy_dev *d, const hy_span *s, void **out)
+{
+    (void)d, (void)s;
+    *out = NULL; /* set on success only */
+    return HY_E_UNSUPPORTED;
+}
+
+static void test_exports_can_fail(void **state)
+{
+    (void)state;
+    static const struct {
+        hy_status (*export_mem)(hy_dev *, void *, size_t, hy_span *);
+        hy_status (*import_mem)(hy_dev *, const hy_span *, void **);
+    } bad[] = {{says_host, NULL},    {leaves_a_mark, NULL}, {leaves_an_fd, NULL},
+               {other_memory, NULL}, {NULL, takes_all},     {NULL, takes_none}};
+    hy_dev *d = NULL;
+    assert_int_equal(open_named("skeleton", 0, &d), HY_OK);
+    const hy_dev_ops *good = d->ops;
+    for (size_t i = 0; i < HY_COUNTOF(bad); i++) {
+        hy_conform_sum sum;
+        hy_dev_ops ops = *good;
+        ops.export_mem = bad[i].export_mem != NULL ? bad[i].export_mem : ops.export_mem;
+        ops.import_mem = bad[i].import_mem != NULL ? bad[i].import_mem : ops.import_mem;
+        d->ops = &ops;
+        const hy_conform_opts o = {.only = "add", .what = "memory for others"};
+        assert_int_equal(hy_conform_run(d, &o, NULL, NULL, &sum), HY_OK);
+        d->ops = good;
+        if (sum.failed != 1 || sum.passed != 0)
+            fail_msg("case %zu: %d failed, %d passed", i, sum.failed, sum.passed);
+    }
+    hy_dev_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unknown),  cmocka_unit_test(test_junk_module),
-        cmocka_unit_test(test_skeleton), cmocka_unit_test(test_skeleton_conforms),
-        cmocka_unit_test(test_list),     cmocka_unit_test(test_suite_can_fail),
+        cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_junk_module),
+        cmocka_unit_test(test_skeleton),
+        cmocka_unit_test(test_skeleton_conforms),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_suite_can_fail),
+        cmocka_unit_test(test_exports_can_fail),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
