@@ -506,12 +506,21 @@ INL void stream(float *to, v16 x)
     _mm256_stream_ps(to + 8, half_of(x, 1));
 }
 
+/* The wire may lie in another core's cache and on small pages: a row is asked for a tile before. */
+INL void ahead(const cpu_kv_tile *t, const uint8_t *from, int64_t bytes)
+{
+    const char *at = (const char *)from + t->m * t->wire_ld;
+    for (int64_t k = 0; k < bytes; k += 64)
+        _mm_prefetch(at + k, _MM_HINT_T0);
+}
+
 INL void widen_rows(const cpu_kv_tile *t, hy_dtype w, bool past)
 {
     for (int32_t i = 0; i < t->n; i++) {
         for (int32_t r = 0; r < t->m; r++) {
             const uint8_t *from = t->wire + i * t->wire_next + r * t->wire_ld;
             float *to = (float *)(void *)(t->cache + i * t->cache_next + r * t->token);
+            ahead(t, from, t->width * 2);
             for (int32_t d = 0; d < t->width; d += 16) {
                 v16 x = get16(w, from + d * 2, 16);
                 if (past)
@@ -569,6 +578,7 @@ static bool copy(const cpu_kv_tile *t)
         for (int32_t r = 0; r < t->m; r++) {
             const uint8_t *from = t->wire + i * t->wire_next + r * t->wire_ld;
             uint8_t *to = t->cache + i * t->cache_next + r * t->token;
+            ahead(t, from, bytes);
             for (int64_t k = 0; k < bytes; k += 32)
                 _mm256_stream_si256((__m256i *)(to + k),
                                     _mm256_loadu_si256((const __m256i *)(from + k)));
