@@ -10,7 +10,6 @@
 #include "tests/chaos/heap.h"
 #include "tests/flow/pdworld.h"
 
-#include "core/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -209,18 +208,9 @@ static void worlds_with_deaths(void **state)
     assert_true(t.kills > 30);
 }
 
-static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
-{
-    (void)arg;
-    if (level <= HY_LOG_ERROR || getenv("HY_LOG") != NULL)
-        print_message("%s: %s\n", module, text);
-}
-
 int main(void)
 {
-    hy_log_set_sink(quiet, NULL);
-    if (getenv("HY_LOG") != NULL)
-        hy_log_set_level(HY_LOG_DEBUG);
+    pdw_log();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_world_for_all),
         cmocka_unit_test(worlds_with_deaths),

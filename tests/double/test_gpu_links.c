@@ -7,7 +7,6 @@
  *
  * HY_TEST_BACKEND, HY_TEST_DRIVER: which.  Thread: main.  Owner: each test.
  */
-#include "core/base/log.h"
 #include "hal/registry.h"
 #include "tests/double/sim.h"
 #include "tests/flow/pdworld.h"
@@ -166,13 +165,6 @@ static void test_refused(void **state)
         }
 }
 
-static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
-{
-    (void)arg;
-    if (getenv("HY_LOG") != NULL || level <= HY_LOG_WARN)
-        print_message("%s: %s\n", module, text);
-}
-
 int main(void)
 {
     backend = getenv("HY_TEST_BACKEND");
@@ -185,7 +177,7 @@ int main(void)
     void *f[] = {dlsym(lib, "sim_runs"), dlsym(lib, "sim_set")};
     memcpy(&runs, &f[0], sizeof(f[0]));
     memcpy(&set, &f[1], sizeof(f[1]));
-    hy_log_set_sink(quiet, NULL);
+    pdw_log();
     hy_dev_close(open_device()); /* what the double opens once is there from now on */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_dmabuf), cmocka_unit_test(test_unlike),
                                        cmocka_unit_test(test_refused)};

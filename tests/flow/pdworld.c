@@ -581,3 +581,17 @@ void pdw_end(pdw *w)
     }
     free(w);
 }
+
+static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
+{
+    (void)arg;
+    if (level <= HY_LOG_ERROR || getenv("HY_LOG") != NULL)
+        print_message("%s: %s\n", module, text);
+}
+
+void pdw_log(void)
+{
+    hy_log_set_sink(quiet, NULL);
+    if (getenv("HY_LOG") != NULL)
+        hy_log_set_level(HY_LOG_DEBUG);
+}

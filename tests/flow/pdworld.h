@@ -112,6 +112,8 @@ bool pdw_settled(pdw *w);
 /* Every request got the oracle's tokens, or ended for a reason that it may have. */
 void pdw_verify(pdw *w, bool faults);
 void pdw_end(pdw *w);
+/* For a test's main: errors alone are shown; with HY_LOG in the environment, everything. */
+void pdw_log(void);
 int32_t pdw_pick(pdw *w, int32_t lo, int32_t hi);
 /* n tokens of text number `which`. */
 void pdw_text(int32_t *out, int32_t n, int32_t which);

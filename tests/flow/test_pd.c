@@ -7,7 +7,6 @@
  */
 #include "tests/flow/pdworld.h"
 
-#include "core/base/log.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -816,18 +815,9 @@ static void push_all_at_once(void **state)
     pushing = false;
 }
 
-static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
-{
-    (void)arg;
-    if (level <= HY_LOG_ERROR || getenv("HY_LOG") != NULL)
-        print_message("%s: %s\n", module, text);
-}
-
 int main(void)
 {
-    hy_log_set_sink(quiet, NULL);
-    if (getenv("HY_LOG") != NULL)
-        hy_log_set_level(HY_LOG_DEBUG);
+    pdw_log();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_request),
         cmocka_unit_test(cached_on_p_only),

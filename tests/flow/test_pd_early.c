@@ -7,7 +7,6 @@
  *
  * Thread: the test's.  Owner: the test.
  */
-#include "core/base/log.h"
 #include "core/connector/pd_int.h"
 #include "tests/flow/pdworld.h"
 
@@ -295,16 +294,9 @@ static void gives_way(void **state)
     finish(w, 2, 2);
 }
 
-static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
-{
-    (void)arg;
-    if (level <= HY_LOG_ERROR || getenv("HY_LOG") != NULL)
-        print_message("%s: %s\n", module, text);
-}
-
 int main(void)
 {
-    hy_log_set_sink(quiet, NULL);
+    pdw_log();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(used),
         cmocka_unit_test(equal_caches),

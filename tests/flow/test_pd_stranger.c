@@ -8,7 +8,6 @@
  *
  * Thread: the test's.  Owner: the test.
  */
-#include "core/base/log.h"
 #include "core/connector/proto.h"
 #include "tests/flow/pdworld.h"
 
@@ -188,16 +187,9 @@ static void pushed(void **state)
     run_seeds(true);
 }
 
-static void quiet(void *arg, hy_log_level level, const char *module, const char *text)
-{
-    (void)arg;
-    if (level <= HY_LOG_ERROR || getenv("HY_LOG") != NULL)
-        print_message("%s: %s\n", module, text);
-}
-
 int main(void)
 {
-    hy_log_set_sink(quiet, NULL);
+    pdw_log();
     const struct CMUnitTest tests[] = {cmocka_unit_test(pulled), cmocka_unit_test(pushed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,17 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(os.listdir(self.dir), ["out"] if script == SCRIPT else os.listdir(self.dir))
         return report, {s["step"]: s for s in report["steps"]}
 
+    def bins(self, cases):
+        """A build whose halyard does these cases of "$1 $2" itself; BINS: its folder."""
+        bins = f"{self.dir}-bin"
+        os.mkdir(bins)
+        self.addCleanup(shutil.rmtree, bins)
+        os.symlink(f"{BUILD}/halyard-mkmodel", f"{bins}/halyard-mkmodel")
+        with open(f"{bins}/halyard", "w") as f:
+            f.write(f"#!/bin/sh\ncase \"$1 $2\" in\n{cases.replace('BINS', bins)}*) exec {HALYARD} \"$@\";;\nesac\n")
+        os.chmod(f"{bins}/halyard", stat.S_IRWXU)
+        return bins
+
     def log(self):
         try:
             with open(f"{self.dir}/out/log.txt") as f:
@@ -84,14 +95,7 @@ class GpuCheck(unittest.TestCase):
     @unittest.skipIf(SANITISED, "the script's own cases need no sanitizer")
     def test_failures_stop_nothing(self):
         """One step's program fails, one hangs, one says nonsense: the others are done."""
-        bins = f"{self.dir}-bin"
-        os.mkdir(bins)
-        self.addCleanup(shutil.rmtree, bins)
-        os.symlink(f"{BUILD}/halyard-mkmodel", f"{bins}/halyard-mkmodel")
-        with open(f"{bins}/halyard", "w") as f:
-            f.write(f"#!/bin/sh\ncase \"$1 $2\" in\n'conform '*) echo planted; exit 1;;\n'drift '*) sleep 1000;;\n"
-                    f"'bench device') echo 7;;\n*) exec {HALYARD} \"$@\";;\nesac\n")
-        os.chmod(f"{bins}/halyard", stat.S_IRWXU)
+        bins = self.bins("'conform '*) echo planted; exit 1;;\n'drift '*) sleep 1000;;\n'bench device') echo 7;;\n")
         report, step = self.check("--build", bins, "--backend", "cpu", "--patience", "0.2", status=1)
         bad = {"conformance": "exit status 1: planted", "logits": "not done in", "device speed": "StopIteration",
                "fast numerics": "not done in"}
@@ -103,14 +107,7 @@ class GpuCheck(unittest.TestCase):
     @unittest.skipIf(SANITISED, "the script's own cases need no sanitizer")
     def test_ended(self):
         """Whoever ends the script (a job's time is over) ends its programs, and finds the report so far."""
-        bins = f"{self.dir}-bin"
-        os.mkdir(bins)
-        self.addCleanup(shutil.rmtree, bins)
-        os.symlink(f"{BUILD}/halyard-mkmodel", f"{bins}/halyard-mkmodel")
-        with open(f"{bins}/halyard", "w") as f:
-            f.write(f"#!/bin/sh\ncase \"$1\" in\ndrift) echo $$ >{bins}/part; mv {bins}/part {bins}/pid; exec sleep 1000;;\n"
-                    f"conform) echo '1 passed';;\n*) exec {HALYARD} \"$@\";;\nesac\n")
-        os.chmod(f"{bins}/halyard", stat.S_IRWXU)
+        bins = self.bins("'drift '*) echo $$ >BINS/part; mv BINS/part BINS/pid; exec sleep 1000;;\n'conform '*) echo '1 passed';;\n")
         p = subprocess.Popen([sys.executable, SCRIPT, "--tiny", "--out", f"{self.dir}/out", "--work", self.dir,
                               "--build", bins, "--backend", "cpu", "--patience", "100", "--budget", "10000"],
                              stdout=subprocess.DEVNULL)
