@@ -10,7 +10,6 @@
 #include "tests/chaos/heap.h"
 #include "tests/flow/pdworld.h"
 
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
  */
 #include "tests/flow/pdworld.h"
 
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
