@@ -69,12 +69,14 @@ void hy_mbox_destroy(hy_mbox *m)
 /* Called with the lock held; gives it up. */
 static void unlock_and_wake(hy_mbox *m)
 {
-    if (m->sleeping)
-        pthread_cond_signal(&m->cond);
+    const bool wake = m->sleeping;
+    m->sleeping = false; /* one signal is enough */
     int fd = m->fd;
     void (*notify)(void *) = m->notify;
     void *arg = m->notify_arg;
     pthread_mutex_unlock(&m->lock);
+    if (wake) /* with the lock held it would wake up only to sleep again */
+        pthread_cond_signal(&m->cond);
     if (fd >= 0) {
         const uint64_t one = 1;
         while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
@@ -131,9 +133,9 @@ void hy_mbox_wait(hy_mbox *m, uint64_t deadline_ns)
 {
     const struct timespec at = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
     pthread_mutex_lock(&m->lock);
-    m->sleeping = true;
     int rc = 0;
     while (m->len == 0 && !m->closed && !m->woken && rc != ETIMEDOUT) {
+        m->sleeping = true;
         if (deadline_ns == HY_NEVER)
             pthread_cond_wait(&m->cond, &m->lock);
         else

@@ -12,6 +12,8 @@
 #include "core/base/alloc.h"
 #include "core/connector/pd_int.h"
 
+#include <sched.h>
+
 /* The lease is held now: begin. */
 void hy_pd__early_begin(hy_pd *p, pd_lease *l)
 {
@@ -50,6 +52,9 @@ bool hy_pd__early_step(hy_pd *p)
     p->early.lease = NULL;
     if (l == NULL || c.direct)
         return false;
+    /* The answer that the order waits for may be on its way on this core; a piece holds it up for
+     * long, since a thread that has just begun is not preempted. */
+    (void)sched_yield();
     pd_early *e = hy_calloc(1, sizeof(*e));
     if (e == NULL)
         return false;
