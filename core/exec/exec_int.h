@@ -7,6 +7,7 @@
 #ifndef HY_EXEC_EXEC_INT_H
 #define HY_EXEC_EXEC_INT_H
 
+#include "core/exec/ahead.h"
 #include "core/exec/exec.h"
 #include "core/exec/sample.h"
 
@@ -43,6 +44,7 @@ struct hy_exec {
     } mem[HY_EXEC_MEM];
     size_t n_mem;
     hy_kv_pool pools[HY_EXEC_GROUPS];
+    hy_ahead *ahead; /* NULL: pages come as blocks are used */
     /* device */
     float *x, *q, *logits;
     hy_ws ws;

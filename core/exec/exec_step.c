@@ -36,6 +36,17 @@ static hy_status check_batch(const hy_exec *e, const hy_batch *b)
     return HY_OK;
 }
 
+/* The blocks that this step writes last. */
+static void note_blocks(hy_exec *e, const hy_batch *b)
+{
+    const hy_rows *r = &b->rows;
+    for (int32_t i = 0; i < r->n_seqs; i++) {
+        const int32_t at = r->pos[r->seq_row[i + 1] - 1] / e->o.block_tokens;
+        for (int32_t g = 0; g < b->n_groups; g++)
+            hy_ahead_note(e->ahead, g, b->bt[g].table[i * b->bt[g].stride + at]);
+    }
+}
+
 static hy_status fill_ropes(hy_exec *e, const hy_batch *b)
 {
     for (int32_t k = 0; k < e->m->n_ropes; k++) {
@@ -283,6 +294,7 @@ static hy_status run(hy_exec *e, hy_batch *b)
     e->n_jobs = 0;
     if (b->rows.n > 0) {
         HY_TRY(check_batch(e, b));
+        note_blocks(e, b);
         HY_TRY(list_jobs(e, b));
         HY_TRY(fill_ropes(e, b));
     }

@@ -4,7 +4,7 @@
  *
  * Automatic KV pool: room for eight full contexts, within 40 % of the memory that is free after the
  * weights are loaded, and 8 GiB. A pool is reserved address space: pages are taken as blocks are
- * first written.
+ * first written, and some ahead of that (core/exec/ahead.h).
  *
  * Thread: any.  Owner: plain values.
  */
