@@ -83,6 +83,26 @@ static void survives_its_owner(void **state)
     hy_free(p);
 }
 
+/* Both sides map it where huge pages can be. */
+static void begins_where_huge_pages_do(void **state)
+{
+    const hy_pd *p = *state;
+    const uintptr_t huge = (uintptr_t)2 << 20;
+    assert_int_equal((uintptr_t)p->staging % huge, 0);
+    ((char *)p->staging)[LEN - 1] = 7;
+    /* nothing else of the address space that was asked for is left mapped */
+    char line[256], *const end = (char *)p->staging + LEN;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    assert_non_null(maps);
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        unsigned long from, to;
+        char how[8];
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, how) == 3 && strcmp(how, "---p") == 0)
+            assert_false(to == (uintptr_t)p->staging || from == (uintptr_t)end);
+    }
+    fclose(maps);
+}
+
 static void opens(const hy_pdp_msg *m, bool ok)
 {
     const int fd = hy_pd__near_open((uint32_t)getpid(), m);
@@ -143,6 +163,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survives_its_owner),
+        cmocka_unit_test_setup_teardown(begins_where_huge_pages_do, make, end),
         cmocka_unit_test_setup_teardown(other_files, make, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
