@@ -219,17 +219,13 @@ static hy_status spell(const hy_tok *t, const char *p, size_t len, size_t max_id
     return HY_OK;
 }
 
-/* The token that is the whole word, -1 if none. */
-static int32_t whole_word(const hy_tok *t, const char *p, size_t len)
+/* The token whose text is the whole word, -1 if none. */
+static int32_t token_of(const hy_tok *t, const char *p, size_t len)
 {
     char spelt[512];
     size_t n = 0;
-    if (len > t->max_len || (!t->ignore_merges && memchr(p, '\n', len) == NULL))
+    if (len > t->max_len)
         return -1;
-    if (!t->ignore_merges)
-        for (size_t i = 0; i < len; i++)
-            if (p[i] != '\n')
-                return -1;
     if (!t->byte_level)
         return hy_tok__find_plain(t, p, len);
     if (len * 2 > sizeof(spelt))
@@ -243,16 +239,29 @@ static int32_t whole_word(const hy_tok *t, const char *p, size_t len)
     return hy_tok__find_plain(t, spelt, n);
 }
 
+static bool only_newlines(const char *p, size_t len)
+{
+    size_t i = 0;
+    while (i < len && p[i] == '\n')
+        i++;
+    return i == len && len > 0;
+}
+
+/* hy_tok.whole: the first time that a word is a token its merges say whether they lead to it, as
+ * they nearly always do; after that it costs one look. */
+enum { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO };
+
 hy_status hy_tok__bpe(const hy_tok *t, tok_work *w, const char *p, size_t len, size_t max_ids,
                       hy_tok_ids *out)
 {
     size_t n;
     bool was_unk = false;
-    if (t->ignore_merges || t->newline_words) {
-        int32_t id = whole_word(t, p, len);
-        if (id >= 0 && id < t->n_vocab)
-            return hy_tok__push(out, id, max_ids);
-    }
+    const size_t from = out->n;
+    int32_t whole = token_of(t, p, len);
+    whole = whole < t->n_vocab ? whole : -1;
+    if (whole >= 0 && (t->ignore_merges || (t->newline_words && only_newlines(p, len)) ||
+                       atomic_load_explicit(&t->whole[whole], memory_order_relaxed) == WHOLE_YES))
+        return hy_tok__push(out, whole, max_ids);
     HY_TRY(seed(t, w, p, len, &n));
     if (n == 0)
         return HY_OK;
@@ -265,6 +274,10 @@ hy_status hy_tok__bpe(const hy_tok *t, tok_work *w, const char *p, size_t len, s
         }
         was_unk = false;
         HY_TRY(hy_tok__push(out, s[i].id, max_ids));
+    }
+    if (whole >= 0) {
+        const bool yes = out->n - from == 1 && out->ids[from] == whole;
+        atomic_store_explicit(&t->whole[whole], yes ? WHOLE_YES : WHOLE_NO, memory_order_relaxed);
     }
     return HY_OK;
 }

@@ -18,6 +18,7 @@
 
 #include <jansson.h>
 #include <pcre2.h>
+#include <stdatomic.h>
 
 /* Numbers as in tokenizer.ggml.token_type. */
 enum {
@@ -111,7 +112,8 @@ struct hy_tok {
 
     tok_merge *merges;
     uint32_t n_merge_slots, n_merges;
-    uint32_t *score_rank; /* score vocabularies: smaller merges first; NULL otherwise */
+    _Atomic uint8_t *whole; /* [n_vocab]; what merging a token's own text gives: tok_bpe.c */
+    uint32_t *score_rank;   /* score vocabularies: smaller merges first; NULL otherwise */
 
     bool byte_level;    /* symbols are bytes, spelt by GPT-2's printable alphabet */
     bool by_score;      /* SentencePiece: pairs by text and score */

@@ -2,7 +2,7 @@
  *
  * Vocabulary of a tokeniser: texts, the hash table over them, the merge table, the byte alphabet.
  *
- * Thread: built by one thread, then immutable.  Owner: hy_tok.
+ * Thread: built by one thread, then immutable but for what `whole` remembers.  Owner: hy_tok.
  * Source: GPT-2's byte alphabet (openai/gpt-2, encoder.py, bytes_to_unicode).
  */
 #include "core/text/tok_int.h"
@@ -39,6 +39,7 @@ void hy_tok_destroy(hy_tok *t)
     hy_buf_fini(&t->pieces);
     free(t->slots);
     free(t->merges);
+    free((void *)t->whole);
     free(t->score_rank);
     marks_fini(&t->marks[0]);
     marks_fini(&t->marks[1]);
@@ -107,6 +108,12 @@ hy_status hy_tok__resize(hy_tok *t, int32_t n_vocab)
         return hy_fail(HY_E_NOMEM, "tokeniser: no memory for %d tokens", n_vocab);
     t->tok = p;
     memset(p + t->n_vocab, 0, (size_t)(n_vocab - t->n_vocab) * sizeof(*p));
+    _Atomic uint8_t *whole = realloc((void *)t->whole, (size_t)n_vocab * sizeof(*whole));
+    if (whole == NULL)
+        return hy_fail(HY_E_NOMEM, "tokeniser: no memory for %d tokens", n_vocab);
+    t->whole = whole;
+    for (int32_t i = t->n_vocab; i < n_vocab; i++)
+        atomic_init(&whole[i], 0);
     if (t->text.len == 0)
         hy_buf_putc(&t->text, '\0'); /* offset 0: the text of a hole */
     for (int32_t i = t->n_vocab; i < n_vocab; i++)
@@ -243,12 +250,9 @@ static bool printable(uint32_t b)
 
 uint32_t hy_tok__byte_to_cp(uint8_t b)
 {
-    uint32_t n = 0;
     if (printable(b))
         return b;
-    for (uint32_t i = 0; i < b; i++)
-        n += !printable(i);
-    return 256 + n;
+    return 256 + (b < 0x21 ? b : b <= 0xa0 ? b - 0x7fu + 33 : 67);
 }
 
 int hy_tok__cp_to_byte(uint32_t cp)

@@ -27,6 +27,32 @@ static const char *models_dir(void)
     return d != NULL ? d : "";
 }
 
+static void encode_as(const hy_tok *t, const hy_buf *text, const hy_tok_ids *want)
+{
+    hy_tok_ids got = {0};
+    assert_int_equal(hy_tok_encode(t, hy_buf_str(text), text->len, 0, 0, &got), HY_OK);
+    assert_int_equal(got.n, want->n);
+    assert_memory_equal(got.ids, want->ids, want->n * sizeof(*want->ids));
+    hy_tok_ids_fini(&got);
+}
+
+/* Every token's text as a word: the same ids when it is new and when it is known, alone and between
+ * others. (That they are right, the lines of the file say.) */
+static void known_words(const hy_tok *t)
+{
+    hy_buf text;
+    hy_buf_init(&text);
+    for (int32_t id = 0; id < hy_tok_n_vocab(t); id++) {
+        hy_tok_ids first = {0};
+        hy_buf_clear(&text);
+        assert_int_equal(hy_tok_decode(t, &id, 1, false, &text), HY_OK);
+        assert_int_equal(hy_tok_encode(t, hy_buf_str(&text), text.len, 0, 0, &first), HY_OK);
+        encode_as(t, &text, &first);
+        hy_tok_ids_fini(&first);
+    }
+    hy_buf_fini(&text);
+}
+
 static hy_tok *open_vocab(const char *path)
 {
     hy_gguf *g = NULL;
@@ -156,6 +182,7 @@ static void check_golden(const char *name, const char *file)
     }
     free(buf);
     fclose(f);
+    known_words(t);
     printf("%s: %d lines, %d wrong, %d advisory lines differ\n", name, line, bad, advisory);
     hy_tok_destroy(t);
     assert_true(line > 200);

@@ -39,6 +39,13 @@ static bool encodes(const hy_tok *t, const json_t *text, int flags, const json_t
             printf(" %d", ids.ids[i]);
         printf("\n");
     }
+    hy_tok_ids again = {0}; /* its words are known now */
+    assert_int_equal(
+        hy_tok_encode(t, json_string_value(text), json_string_length(text), flags, 0, &again),
+        HY_OK);
+    assert_int_equal(again.n, ids.n);
+    assert_memory_equal(again.ids, ids.ids, ids.n * sizeof(*ids.ids));
+    hy_tok_ids_fini(&again);
     hy_tok_ids_fini(&ids);
     return same;
 }
