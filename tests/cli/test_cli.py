@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BINARY = os.path.abspath(sys.argv.pop(1))
@@ -26,6 +27,18 @@ SMOLLM2 = os.path.join(os.environ.get("HY_MODELS", ""), "SmolLM2-135M-Instruct.Q
 def halyard(*args, stdin="", **env):
     return subprocess.run([BINARY, *args], capture_output=True, text=True, timeout=400, input=stdin,
                           env={**os.environ, **env})
+
+
+def connected(pid):
+    """Has it an established TCP connection?"""
+    held = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:  # closed meanwhile
+            pass
+    with open(f"/proc/{pid}/net/tcp") as f:
+        return any(x[3] == "01" and f"socket:[{x[9]}]" in held for x in map(str.split, f))
 
 
 class Cli(unittest.TestCase):
@@ -76,6 +89,28 @@ class Cli(unittest.TestCase):
                     p.kill()
                     p.wait()
                     os.close(out)
+
+    def test_bench_link_waits(self):
+        """A side that gets no CPU for longer than nodes wait for a peer (3 s; to connect, 5 s) makes bad figures, no failure."""
+        p = subprocess.Popen([BINARY, "bench", "link", "--providers", "own", "--ours", "--mib", "4", "--pool", "16",
+                              "--reps", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            other = ""
+            while not other and p.poll() is None:
+                with open(f"/proc/{p.pid}/task/{p.pid}/children") as f:
+                    other = f.read().strip()
+            while p.poll() is None and not connected(p.pid):
+                time.sleep(0.001)
+            os.kill(int(other), signal.SIGSTOP)
+            time.sleep(6)
+            self.assertIsNone(p.poll())
+            os.kill(int(other), signal.SIGCONT)
+            out, err = p.communicate(timeout=400)
+            self.assertEqual((p.returncode, err), (0, ""))
+            self.assertGreater(min(json.loads(out)["write"]), 0)
+        finally:
+            p.kill()
+            p.communicate()
 
     def test_bench_link(self):
         """Tiny sizes over own TCP, which every build has: all figures are there and positive."""
