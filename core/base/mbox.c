@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Mailbox: a ring under a mutex. The lock is held for a copy of 40 bytes; the wake-up happens
- * outside it, and only when the consumer sleeps.
+ * outside it, and only when the consumer sleeps. (Inside, on a core that both share, the consumer
+ * would wake up only to wait for the lock. And it is a futex, not a condition variable: once the
+ * lock is given up the mailbox may be gone, and of a futex only the address is needed.)
  *
  * Thread: see the header.  Owner: the ring owns what was posted until it is taken.
  */
@@ -10,15 +12,18 @@
 #include "core/base/clock.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 struct hy_mbox {
     pthread_mutex_t lock;
-    pthread_cond_t cond; /* on CLOCK_MONOTONIC */
+    _Atomic uint32_t bell; /* a futex: rung while the consumer sleeps */
     hy_msg *ring;
     size_t cap, slots; /* all slots; those for everybody */
     size_t head, len;
@@ -43,11 +48,6 @@ hy_mbox *hy_mbox_create(size_t slots, size_t reserved)
         hy_free(m);
         return NULL;
     }
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->cond, &attr);
-    pthread_condattr_destroy(&attr);
     pthread_mutex_init(&m->lock, NULL);
     return m;
 }
@@ -60,7 +60,6 @@ void hy_mbox_destroy(hy_mbox *m)
         hy_msg_drop(&m->ring[(m->head + i) % m->cap]);
     if (m->fd >= 0)
         close(m->fd);
-    pthread_cond_destroy(&m->cond);
     pthread_mutex_destroy(&m->lock);
     hy_free(m->ring);
     hy_free(m);
@@ -70,13 +69,16 @@ void hy_mbox_destroy(hy_mbox *m)
 static void unlock_and_wake(hy_mbox *m)
 {
     const bool wake = m->sleeping;
-    m->sleeping = false; /* one signal is enough */
+    _Atomic uint32_t *bell = &m->bell;
+    if (wake)
+        atomic_fetch_add_explicit(bell, 1, memory_order_relaxed);
+    m->sleeping = false; /* one ring is enough */
     int fd = m->fd;
     void (*notify)(void *) = m->notify;
     void *arg = m->notify_arg;
     pthread_mutex_unlock(&m->lock);
-    if (wake) /* with the lock held it would wake up only to sleep again */
-        pthread_cond_signal(&m->cond);
+    if (wake)
+        (void)syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     if (fd >= 0) {
         const uint64_t one = 1;
         while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
@@ -132,14 +134,18 @@ hy_status hy_mbox_take(hy_mbox *m, hy_msg *out)
 void hy_mbox_wait(hy_mbox *m, uint64_t deadline_ns)
 {
     const struct timespec at = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
+    const struct timespec *until = deadline_ns == HY_NEVER ? NULL : &at;
+    bool late = false;
     pthread_mutex_lock(&m->lock);
-    int rc = 0;
-    while (m->len == 0 && !m->closed && !m->woken && rc != ETIMEDOUT) {
+    while (m->len == 0 && !m->closed && !m->woken && !late) {
+        const uint32_t was = atomic_load_explicit(&m->bell, memory_order_relaxed);
         m->sleeping = true;
-        if (deadline_ns == HY_NEVER)
-            pthread_cond_wait(&m->cond, &m->lock);
-        else
-            rc = pthread_cond_timedwait(&m->cond, &m->lock, &at);
+        pthread_mutex_unlock(&m->lock);
+        /* until a time of CLOCK_MONOTONIC; at once where the bell has rung since */
+        const long rc = syscall(SYS_futex, &m->bell, FUTEX_WAIT_BITSET_PRIVATE, was, until, NULL,
+                                FUTEX_BITSET_MATCH_ANY);
+        late = rc != 0 && errno == ETIMEDOUT;
+        pthread_mutex_lock(&m->lock);
     }
     m->sleeping = false;
     m->woken = false;

@@ -145,6 +145,30 @@ static void *produce(void *arg)
     return NULL;
 }
 
+static void *post_last(void *arg)
+{
+    const hy_msg x = {.kind = 1};
+    assert_int_equal(hy_mbox_post(arg, &x), HY_OK);
+    return NULL;
+}
+
+/* Who has got the last message may let the mailbox go, while its sender is still on the way out
+ * (sanitizers see what is touched then). */
+static void gone_with_the_last(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 500; i++) {
+        hy_mbox *m = hy_mbox_create(1, 0);
+        pthread_t t;
+        hy_msg out;
+        assert_int_equal(pthread_create(&t, NULL, post_last, m), 0);
+        while (hy_mbox_take(m, &out) != HY_OK)
+            hy_mbox_wait(m, HY_NEVER);
+        hy_mbox_destroy(m);
+        pthread_join(t, NULL);
+    }
+}
+
 static void many_producers(void **state)
 {
     (void)state;
@@ -212,6 +236,7 @@ int main(void)
         cmocka_unit_test(close_lets_out_not_in),
         cmocka_unit_test(wait_has_a_deadline),
         cmocka_unit_test(descriptor_tells),
+        cmocka_unit_test(gone_with_the_last),
         cmocka_unit_test(many_producers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
