@@ -462,19 +462,32 @@ class PortsTcp(Ports):
 
 
 class Descriptors(unittest.TestCase):
-    """No process may open more than 64 files: who floods a port costs others time, but nobody his life, and
-    afterwards all is as before."""
+    """What the system allows each process: open files, and their size."""
 
-    def test_flood(self):
+    def cluster(self, limit, both):
         with tempfile.TemporaryDirectory() as d:
             real, kit.HALYARD = kit.HALYARD, f"{d}/halyard"
             with open(kit.HALYARD, "w") as f:
-                f.write(f'#!/bin/sh\nulimit -n 64\nexec {real} "$@"\n')
+                f.write(f'#!/bin/sh\nulimit {limit}\nexec {real} "$@"\n')
             os.chmod(kit.HALYARD, 0o755)
             try:
-                c = Cluster(both=fabric_keys() + ", kv.blocks=96")
+                return Cluster(both=both)
             finally:
                 kit.HALYARD = real
+
+    def test_file_size(self):
+        """No file may grow beyond 1 MB (logs, memory that readers map): all goes on without."""
+        c = self.cluster("-f 1000", "kv.blocks=96")
+        try:
+            c.wait_served()
+        finally:
+            rc = c.stop()
+        self.assertEqual(rc, 0)
+
+    def test_flood(self):
+        """No process may open more than 64 files: who floods a port costs others time, but nobody his life, and
+        afterwards all is as before."""
+        c = self.cluster("-n 64", fabric_keys() + ", kv.blocks=96")
         try:
             c.wait_served()
             pids = dict(c.up.pids())

@@ -4,6 +4,7 @@
 permanent failure, orderly stop, and no process left behind. Usage: test_up.py HALYARD"""
 import os
 import re
+import resource
 import shutil
 import signal
 import stat
@@ -66,7 +67,8 @@ class Up:
         """Name to pid, by the latest line about each."""
         return {m[1]: int(m[2]) for m in re.finditer(r"halyard up: (\S+) \(\w+\) is up at \S+ pid (\d+)", self.text())}
 
-    def stop(self):
+    def stop(self, check=lambda: None):
+        """check: of what it has said, at the end."""
         try:
             if self.proc.poll() is None:
                 self.proc.send_signal(signal.SIGINT)
@@ -77,6 +79,7 @@ class Up:
                     self.proc.wait(kit.LONG)
             left = [p for p in self.pids().values() if alive(p)]
             assert not left, f"left behind: {left}"
+            check()
             return self.proc.returncode
         finally:
             self.out.close()
@@ -321,6 +324,13 @@ class TestUp(unittest.TestCase):
             time.sleep(0.1)
         self.assertNotIn("hangs", u.text())
         self.assertEqual(u.stop(), 0)
+
+    def test_log_may_not_grow(self):
+        """A limit of file sizes is an error of the log's writes, not the node's end."""
+        u = self.start(self.node("a", ""))
+        u.wait("all 1 nodes are up")
+        resource.prlimit(u.pids()["a"], resource.RLIMIT_FSIZE, (1, 1))
+        self.assertEqual(u.stop(lambda: self.assertIn("a has stopped (exit status 0)", u.text())), 0)
 
     def test_ipv6(self):
         """Addresses stand in brackets wherever a URL is shown or read again."""

@@ -147,7 +147,6 @@ int hy_cmd_fetch(int argc, char **argv)
         .n_opts = HY_COUNTOF(opts),
         .conf = conf};
     int rc = hy_cli_parse(&cli, argc, argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk */
     if (rc < 0 && sha != NULL &&
         (strlen(sha) != 64 || strspn(sha, "0123456789abcdefABCDEF") != 64)) {
         fprintf(stderr, "halyard: --sha256 takes 64 hexadecimal digits\n");

@@ -4,7 +4,8 @@
  * these and the libinfinipath below them install handlers for crashes and for INT and TERM as they
  * are loaded, in every process, with or without such a card. They print a backtrace, which
  * allocates and takes locks: a crash may hang in them, and who waits for the process learns nothing
- * of the signal.
+ * of the signal. And the signal of a file that may not grow (ulimit -f): the write then fails, as
+ * on a full disk.
  *
  * Thread: main, before any other.  Owner: none.
  */
@@ -35,4 +36,5 @@ void hy_cli_signals(void)
         if (sigaction(sig, NULL, &a) == 0 && is_of_psm(&a))
             (void)sigaction(sig, &plain, NULL);
     }
+    signal(SIGXFSZ, SIG_IGN);
 }
