@@ -109,7 +109,8 @@ const hy_conf_key hy_conf__keys[] = {
     SIZE("http", "max_body", "32M", "1k", "1G", "Largest request body; larger ones get 413."),
     SIZE("http", "max_header", "64k", "1k", "16M", "Largest request line and headers together."),
     INT("http", "max_connections", "1024", "1", "1000000",
-        "Most open client connections; more wait in the system's queue."),
+        "Most connections with a request in work; above it a request gets 503 and Retry-After. One "
+        "that waits for its client is closed when others need its place."),
     INT("http", "max_queue", "4096", "1", "1000000",
         "Most requests in work or waiting; above it a request gets 503 and Retry-After."),
     SIZE("http", "max_slow_reader_bytes", "4M", "64k", "1G",

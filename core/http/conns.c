@@ -9,6 +9,10 @@
  * as long as it does, and on a number that the system gave to another connection they would take
  * that one's bytes. evhttp itself shuts the sending side down, so the peer sees the end at once.
  *
+ * Some more than [http] max_connections are taken, so that pages are answered while all of those
+ * are in work (who watches this server would take it for hung); further requests find no slot. For
+ * each one above that number, one that has left us waiting is hung up.
+ *
  * Thread: http stage.  Owner: evhttp owns connections, this file the table.
  */
 #include "core/http/server_int.h"
@@ -16,13 +20,15 @@
 #include "core/base/log.h"
 
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 enum { SWEEP_EVERY = 32 }; /* accepts: most dead connections between two seconds */
 
 hy_status hy_conns__init(hy_server *s)
 {
-    s->conns = calloc((size_t)s->h->o.max_connections, sizeof(*s->conns));
+    s->most_conns = s->h->o.max_connections + HY_HTTP_SPARE;
+    s->conns = calloc((size_t)s->most_conns, sizeof(*s->conns));
     return s->conns != NULL ? HY_OK : hy_fail(HY_E_NOMEM, "out of memory for connections");
 }
 
@@ -36,7 +42,7 @@ static bool is_dead(const hy_conn *c)
 
 void hy_conns__fini(hy_server *s)
 {
-    for (int i = 0; s->conns != NULL && i < s->h->o.max_connections; i++) {
+    for (int i = 0; s->conns != NULL && i < s->most_conns; i++) {
         if (s->conns[i].bev != NULL)
             bufferevent_decref(s->conns[i].bev);
     }
@@ -58,13 +64,46 @@ static void on_input(struct evbuffer *buf, const struct evbuffer_cb_info *info, 
     c->since_ns = hy_stage_now(c->s->h->http);
 }
 
+static bool is_waiting(const hy_conn *c)
+{
+    return !c->handling && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0;
+}
+
+/* Long enough to be hung up for others; what is unread may be a request. */
+static bool may_go(const hy_conn *c, uint64_t now_ns)
+{
+    int n = 0;
+    return is_waiting(c) && now_ns - c->since_ns >= HY_HTTP_PATIENCE_NS &&
+           (ioctl(bufferevent_getfd(c->bev), FIONREAD, &n) != 0 || n == 0);
+}
+
+/* Hangs up on one that waits for its client: none if all are in work, or have hardly begun. */
+static void make_room(hy_server *s, uint64_t now_ns)
+{
+    hy_conn *worst = NULL;
+    for (int i = 0; i < s->most_conns; i++) {
+        hy_conn *c = &s->conns[i];
+        if (c->bev == NULL || c->closing || is_dead(c))
+            continue;
+        if (worst != NULL && (c->reading > worst->reading ||
+                              (c->reading == worst->reading && c->since_ns >= worst->since_ns)))
+            continue;
+        if (may_go(c, now_ns))
+            worst = c;
+    }
+    if (worst != NULL) {
+        worst->closing = true;
+        shutdown(bufferevent_getfd(worst->bev), SHUT_RDWR);
+    }
+}
+
 struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
 {
     hy_server *s = arg;
     hy_conn *c = NULL;
     if (++s->n_accepts % SWEEP_EVERY == 0 || s->n_conns + 1 >= s->h->o.max_connections)
         hy_conns__sweep(s, hy_stage_now(s->h->http));
-    for (int i = 0; i < s->h->o.max_connections && c == NULL; i++) {
+    for (int i = 0; i < s->most_conns && c == NULL; i++) {
         if (s->conns[i].bev == NULL)
             c = &s->conns[i];
     }
@@ -82,7 +121,9 @@ struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
     evbuffer_add_cb(bufferevent_get_input(bev), on_input, c);
     s->n_conns++;
     hy_http_metrics__conns(s->h->mx, s->n_conns);
-    if (s->n_conns >= s->h->o.max_connections && !s->paused) {
+    if (s->n_conns > s->h->o.max_connections)
+        make_room(s, c->since_ns);
+    if (s->n_conns >= s->most_conns && !s->paused) {
         s->paused = true;
         evconnlistener_disable(s->listener);
         hy_warn("http", "%d connections are open, as many as may be; others wait", s->n_conns);
@@ -92,7 +133,7 @@ struct bufferevent *hy_conns__accept(struct event_base *base, void *arg)
 
 hy_conn *hy_conns__find(hy_server *s, struct bufferevent *bev)
 {
-    for (int i = 0; i < s->h->o.max_connections; i++) {
+    for (int i = 0; i < s->most_conns; i++) {
         if (s->conns[i].bev == bev)
             return &s->conns[i];
     }
@@ -101,15 +142,16 @@ hy_conn *hy_conns__find(hy_server *s, struct bufferevent *bev)
 
 static bool is_late(const hy_server *s, const hy_conn *c, uint64_t now_ns)
 {
-    if (evbuffer_get_length(bufferevent_get_output(c->bev)) != 0)
-        return false; /* an answer is on its way: the write timeout watches it */
+    /* while an answer is on its way the write timeout watches it */
     uint64_t limit = c->reading ? s->h->o.read_timeout_ns : s->h->o.idle_timeout_ns;
-    return !c->handling && limit != 0 && now_ns - c->since_ns > limit;
+    if (s->paused && !c->reading && may_go(c, now_ns)) /* others wait */
+        return true;
+    return is_waiting(c) && limit != 0 && now_ns - c->since_ns > limit;
 }
 
 void hy_conns__sweep(hy_server *s, uint64_t now_ns)
 {
-    for (int i = 0; i < s->h->o.max_connections && s->n_conns > 0; i++) {
+    for (int i = 0; i < s->most_conns && s->n_conns > 0; i++) {
         hy_conn *c = &s->conns[i];
         if (c->bev == NULL)
             continue;
@@ -122,7 +164,9 @@ void hy_conns__sweep(hy_server *s, uint64_t now_ns)
         }
     }
     hy_http_metrics__conns(s->h->mx, s->n_conns);
-    if (s->paused && s->n_conns < s->h->o.max_connections && s->listener != NULL) {
+    for (int n = s->n_conns; n > s->h->o.max_connections; n--)
+        make_room(s, now_ns);
+    if (s->paused && s->n_conns < s->most_conns && s->listener != NULL) {
         s->paused = false;
         evconnlistener_enable(s->listener);
     }

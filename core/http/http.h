@@ -21,6 +21,11 @@
 
 typedef struct hy_http hy_http;
 
+/* Connections that a server takes beyond max_connections, for pages and refusals; and how long one
+ * must have left the server waiting before it is hung up to make room. */
+enum { HY_HTTP_SPARE = 16 };
+#define HY_HTTP_PATIENCE_NS HY_SEC
+
 /* hy_http_opts_init fills in the defaults named here. Strings and objects are borrowed until
  * hy_http_destroy. */
 typedef struct hy_http_opts {
@@ -54,7 +59,7 @@ typedef struct hy_http_opts {
     size_t max_body_bytes;        /* 32 MiB; above: 413 */
     size_t max_header_bytes;      /* 64 KiB */
     size_t max_slow_reader_bytes; /* 4 MiB unsent: the request is aborted */
-    int max_connections;          /* 1024; more wait in the listen queue */
+    int max_connections;          /* 1024 with requests in work; above: 503 */
     int max_requests;             /* 4096 prompts in work; above: 503 */
     uint64_t idle_timeout_ns;     /* 75 s: a kept-alive connection without a request */
     uint64_t read_timeout_ns;     /* 60 s: from a request's first byte to its last */

@@ -616,7 +616,7 @@ hy_status hy_server__create(hy_http *h)
 static size_t n_unsent(const hy_server *s)
 {
     size_t n = 0;
-    for (int i = 0; s->conns != NULL && i < s->h->o.max_connections; i++) {
+    for (int i = 0; s->conns != NULL && i < s->most_conns; i++) {
         struct bufferevent *bev = s->conns[i].bev;
         if (bev != NULL)
             n += evbuffer_get_length(bufferevent_get_output(bev));

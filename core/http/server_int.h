@@ -23,6 +23,7 @@ typedef struct hy_conn {
     uint64_t since_ns;       /* idle since, or first byte of the request at */
     bool reading;            /* a request has begun and is not complete */
     bool handling;           /* a request is complete and not answered */
+    bool closing;            /* hung up to make room; evhttp hears of it */
 } hy_conn;
 
 /* A request whose answer another stage makes. */
@@ -49,7 +50,7 @@ struct hy_server {
     int port;
     int fd; /* listening socket until evhttp has it */
     hy_conn *conns;
-    int n_conns;
+    int n_conns, most_conns;
     unsigned n_accepts;
     hy_slot *slots; /* [max_connections] */
     uint64_t next_id;

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 enum { READ_HEAD, READ_BODY, WORK, FLUSH, LINGER };
@@ -50,7 +51,7 @@ static void front_free(hy_front *c)
     evbuffer_free(c->in);
     bufferevent_free(c->bev);
     free(c);
-    if (r->paused && r->listener != NULL && r->n_fronts < r->o.max_connections) {
+    if (r->paused && r->listener != NULL && r->n_fronts < r->o.max_connections + HY_HTTP_SPARE) {
         r->paused = false;
         evconnlistener_enable(r->listener);
     }
@@ -338,6 +339,36 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 
 /* ---- connections ---- */
 
+/* For its client; what is unread may be a request. */
+static bool is_waiting(const hy_front *c, uint64_t now_ns)
+{
+    int n = 0;
+    return (c->phase == READ_HEAD || c->phase == READ_BODY) &&
+           now_ns - c->since_ns >= HY_HTTP_PATIENCE_NS &&
+           evbuffer_get_length(bufferevent_get_output(c->bev)) == 0 &&
+           (ioctl(bufferevent_getfd(c->bev), FIONREAD, &n) != 0 || n == 0);
+}
+
+/* As in core/http/conns.c: hangs up on one that waits for its client. False: none does. */
+static bool make_room(hy_route *r, uint64_t now_ns)
+{
+    hy_front *worst = NULL;
+    bool worst_begun = false;
+    for (hy_front *c = r->fronts; c != NULL; c = c->next) {
+        const bool begun = c->phase == READ_BODY || c->reading;
+        if (worst != NULL &&
+            (begun > worst_begun || (begun == worst_begun && c->since_ns >= worst->since_ns)))
+            continue;
+        if (is_waiting(c, now_ns)) {
+            worst = c;
+            worst_begun = begun;
+        }
+    }
+    if (worst != NULL)
+        front_free(worst);
+    return worst != NULL;
+}
+
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *addr, int len,
                       void *arg)
 {
@@ -376,7 +407,9 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     bufferevent_setwatermark(bev, EV_READ, 0, most);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     hy_metric_set(r->mx_conns, ++r->n_fronts);
-    if (r->n_fronts >= r->o.max_connections && !r->paused) {
+    if (r->n_fronts > r->o.max_connections)
+        (void)make_room(r, c->since_ns);
+    if (r->n_fronts >= r->o.max_connections + HY_HTTP_SPARE && !r->paused) {
         r->paused = true;
         evconnlistener_disable(r->listener);
         hy_warn("route", "%d connections are open, as many as may be; others wait", r->n_fronts);
@@ -385,7 +418,10 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
 
 void hy_route__front_sweep(hy_route *r, uint64_t now_ns)
 {
-    if (r->paused && r->listener != NULL && r->n_fronts < r->o.max_connections) {
+    const bool shortage = r->n_fronts >= r->o.max_connections + HY_HTTP_SPARE;
+    while (r->n_fronts > r->o.max_connections && make_room(r, now_ns))
+        ;
+    if (r->paused && r->listener != NULL && r->n_fronts < r->o.max_connections + HY_HTTP_SPARE) {
         r->paused = false;
         evconnlistener_enable(r->listener);
     }
@@ -399,7 +435,8 @@ void hy_route__front_sweep(hy_route *r, uint64_t now_ns)
             drained = false;
         if (c->phase == WORK || c->phase == FLUSH)
             continue;
-        if (drained || (limit != 0 && now_ns - c->since_ns > limit))
+        const bool room = shortage && !c->reading && c->phase == READ_HEAD && is_waiting(c, now_ns);
+        if (drained || room || (limit != 0 && now_ns - c->since_ns > limit))
             front_free(c);
     }
 }

@@ -178,7 +178,7 @@ static void route_on(hy_front *c, bool generate)
     if (atomic_load(&r->draining))
         hy_front_reply_error(c, 503, "ServiceUnavailableError", "The router is shutting down.",
                              "Retry-After: 5\r\n");
-    else if (r->n_flows >= r->o.max_requests)
+    else if (r->n_flows >= r->o.max_requests || r->n_flows >= r->o.max_connections)
         hy_front_reply_error(c, 503, "ServiceUnavailableError",
                              "The router is busy. Try again later.", "Retry-After: 1\r\n");
     else if (generate && !is_json(c))

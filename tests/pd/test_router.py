@@ -671,6 +671,45 @@ class Idlers(Wire):
             self.assertLess(time.time() - t, LONG)  # of 60 s and more
 
 
+class Full(Base):
+    """As many connections as may be: who leaves the router waiting makes room, who is in work keeps its place."""
+    HTTP = "max_connections = 4\nheader_timeout = 1h\nidle_timeout = 1h\n"
+
+    def waiting(self, n):
+        for i in range(n):
+            s = connect(self.r.port)
+            self.addCleanup(s.close)
+            if i % 2:
+                s.sendall(make("POST", "/v1/completions", Q)[:-5])
+
+    def test_waiting_make_room(self):
+        self.waiting(30)
+        for _ in range(4):
+            self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+
+    def test_all_in_work(self):
+        go, out = threading.Event(), []
+
+        def hold(r, c):
+            if r.path == "/v1/completions":
+                go.wait(5 * LONG)
+            return False
+        self.d[0].behave = hold
+        threads = [threading.Thread(target=lambda: out.append(self.r.post("/v1/completions", Q).status)) for _ in range(4)]
+        for t in threads:
+            t.start()
+        self.r.wait_metric("halyard:router_active", 4)
+        for _ in range(5):
+            self.waiting(6)
+            self.assertEqual(self.r.get("/health").status, 200)
+            a = self.r.post("/v1/completions", Q)
+            self.assertEqual((a.status, a.headers["retry-after"]), (503, "1"))
+        go.set()
+        for t in threads:
+            t.join(LONG)
+        self.assertEqual(out, [200] * 4)
+
+
 class Slow(Base):
     ROUTER = "max_unsent = 256k\n"
     TOTAL = 48 << 20

@@ -500,6 +500,68 @@ static void test_connection_limit(void **state)
     still_serving(); /* waits in the queue until the dead ones are forgotten */
 }
 
+/* Who leaves the server waiting, before a request or in the middle of one, has no place that others
+ * need: no limit of time has to end it first. */
+static void test_waiting_make_room(void **state)
+{
+    (void)state;
+    enum { N = 30 };
+    K.o.max_connections = 4;
+    K.o.idle_timeout_ns = K.o.read_timeout_ns = 3600 * HY_SEC;
+    kit_start(&K);
+    int fd[N];
+    for (int i = 0; i < N; i++) {
+        fd[i] = kit_connect(&K);
+        if (i % 2 != 0)
+            send_text(fd[i], "POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
+    }
+    for (int i = 0; i < 4; i++)
+        still_serving();
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+}
+
+/* Requests in work keep their places; pages are answered beside them, what would be work is
+ * refused. */
+static void test_all_in_work(void **state)
+{
+    (void)state;
+    enum { N = 4, IDLE = 30 };
+    K.o.max_connections = N;
+    K.o.idle_timeout_ns = 3600 * HY_SEC;
+    kit_start(&K);
+    K.engine->hold = true;
+    char *t = post_text("/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":3}");
+    int fd[N], idle[IDLE];
+    for (int i = 0; i < N; i++) {
+        fd[i] = kit_connect(&K);
+        send_text(fd[i], t);
+    }
+    kit_until(fake_running(K.engine) == N);
+    answer a;
+    for (int i = 0; i < IDLE; i++) {
+        a = kit_call(&K, "GET", "/health", NULL);
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+        a = kit_post(&K, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1}");
+        assert_int_equal(a.status, 503);
+        assert_non_null(strstr(a.head, "Retry-After"));
+        answer_free(&a);
+        idle[i] = kit_connect(&K);
+    }
+    K.engine->hold = false;
+    for (int i = 0; i < N; i++) {
+        assert_true(kit_read(fd[i], &a));
+        assert_int_equal(a.status, 200);
+        answer_free(&a);
+        close(fd[i]);
+    }
+    for (int i = 0; i < IDLE; i++)
+        close(idle[i]);
+    free(t);
+    still_serving();
+}
+
 static void test_many_clients(void **state)
 {
     (void)state;
@@ -673,6 +735,8 @@ int main(int argc, char **argv)
         T(test_time_limits),
         T(test_long_stream_outlives_limits),
         T(test_connection_limit),
+        T(test_waiting_make_room),
+        T(test_all_in_work),
         T(test_many_clients),
         T(test_busy),
         T(test_drain),
