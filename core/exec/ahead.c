@@ -30,6 +30,7 @@ typedef struct pool_ahead {
     size_t len, block;   /* bytes of the pool, of a block */
     _Atomic size_t used; /* bytes up to the end of the highest block seen */
     size_t done;         /* lock */
+    bool filling;        /* lock */
 } pool_ahead;
 
 struct hy_ahead {
@@ -42,26 +43,29 @@ struct hy_ahead {
     bool stop, sleeping; /* lock */
 };
 
-static size_t goal(const hy_ahead *a, pool_ahead *p)
+/* Bytes of the pool up to `bytes` behind what is used. */
+static size_t behind(pool_ahead *p, size_t bytes)
 {
     const size_t used = atomic_load_explicit(&p->used, memory_order_relaxed);
-    return p->len - used > a->bytes ? used + a->bytes : p->len;
+    return p->len - used > bytes ? used + bytes : p->len;
 }
 
-/* The pool that is the shortest of its goal; NULL: none is. */
+/* Not with each block: pages are cleared in one go when half of them are used up, so that most of
+ * those who wait for KV have the memory and the core for themselves. */
+static bool is_low(const hy_ahead *a, pool_ahead *p)
+{
+    return p->done < behind(p, a->bytes / 2);
+}
+
 static pool_ahead *next_of(hy_ahead *a)
 {
-    pool_ahead *best = NULL;
-    size_t most = 0;
     for (int32_t i = 0; i < a->n; i++) {
         pool_ahead *p = &a->pool[i];
-        const size_t want = goal(a, p), lacks = want > p->done ? want - p->done : 0;
-        if (lacks > most) {
-            most = lacks;
-            best = p;
-        }
+        p->filling = p->done < behind(p, a->bytes) && (p->filling || is_low(a, p));
+        if (p->filling)
+            return p;
     }
-    return best;
+    return NULL;
 }
 
 static bool all_done(const hy_ahead *a)
@@ -160,7 +164,7 @@ void hy_ahead_note(hy_ahead *a, int32_t pool, int32_t block)
     HY_ASSERT(used <= p->len);
     atomic_store_explicit(&p->used, used, memory_order_relaxed);
     pthread_mutex_lock(&a->lock);
-    const bool wake = a->sleeping && p->done < goal(a, p);
+    const bool wake = a->sleeping && is_low(a, p);
     pthread_mutex_unlock(&a->lock);
     if (wake)
         pthread_cond_signal(&a->cond);

@@ -20,8 +20,8 @@ typedef struct hy_ahead hy_ahead;
 enum { HY_AHEAD_POOLS = 8 };
 
 /* pools[n], n <= HY_AHEAD_POOLS, in memory of the host; of each, `bytes` behind the highest block
- * seen are kept ready. Begins at once. NULL: no thread or no memory for it; everything works
- * without, only slower. */
+ * seen are made ready whenever less than half of that is. Begins at once. NULL: no thread or no
+ * memory for it; everything works without, only slower. */
 hy_ahead *hy_ahead_create(const hy_kv_pool *pools, int32_t n, size_t bytes);
 void hy_ahead_destroy(hy_ahead *a); /* NULL is fine */
 

@@ -69,9 +69,12 @@ static void some_ahead_of_use(void **state)
     wait_for(a, 0, &p[0], 1000 * (3 * 4096 + 64) + KEEP);
     hy_ahead_note(a, 0, 10); /* one that was there */
     hy_ahead_note(a, 0, -1); /* a window's table has such */
-    hy_ahead_note(a, 1, 0);
-    wait_for(a, 1, &p[1], 3 * MIB + KEEP);
-    wait_for(a, 0, &p[0], 1000 * (3 * 4096 + 64) + KEEP);
+    hy_ahead_note(a, 1, 0);  /* half is left: nothing yet */
+    hy_ahead_note(a, 0, 1600);
+    wait_for(a, 0, &p[0], 1601 * (3 * 4096 + 64) + KEEP);
+    assert_true(hy_ahead_done(a, 1) < KEEP + 2 * MIB);
+    hy_ahead_note(a, 1, 1);
+    wait_for(a, 1, &p[1], 6 * MIB + KEEP);
     hy_ahead_note(a, 0, 3999); /* its last blocks: all of it */
     hy_ahead_note(a, 1, 19);
     wait_for(a, 0, &p[0], len_of(&p[0]));
