@@ -10,7 +10,6 @@
 #include "tools/fetch/fetch.h"
 
 #include <ctype.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
