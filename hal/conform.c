@@ -236,6 +236,8 @@ bool cf_group(cf *c, const hy_op_query *q, const char *what, ...)
         return false;
     if (o->what != NULL && strncmp(o->what, c->what, strlen(o->what)) != 0)
         return false;
+    if (c->half != 0 && c->groups++ % 2 != c->half - 1)
+        return false;
     if (!c->dut.dev->math->supports(c->dut.dev, q)) {
         report(c, HY_CONFORM_REFUSED);
         return false;
@@ -346,6 +348,7 @@ hy_status hy_conform_run(hy_dev *d, const hy_conform_opts *o, hy_conform_cb cb, 
     if (c.opts->same == NULL)
         HY_TRY(hy_dev_open(&ro, &ref));
     c.quick = c.opts->quick;
+    c.half = c.opts->half;
     c.exact = p.exact;
     c.loose = c.opts->fast;
     c.bits = c.opts->same != NULL ||
@@ -365,6 +368,7 @@ hy_status hy_conform_run(hy_dev *d, const hy_conform_opts *o, hy_conform_cb cb, 
         cf_cache(&c);
         cf_moe(&c);
         cf_compose(&c);
+        c.half = 0;
         cf_device(&c);
         cf_share(&c);
         cf_device_lost(&c);

@@ -35,9 +35,10 @@ typedef struct hy_conform_opts {
     const char *only; /* op name; NULL: all */
     const char *what; /* only items whose `what` begins so; NULL: all */
     bool quick;       /* a third of the shapes, none of the long ones */
-    uint64_t seed;    /* of the inputs; 0: the default */
-    hy_dev *same;     /* results must have this device's bits; NULL: the cpu's where promised */
-    bool fast;        /* the device was opened with numerics = fast */
+    int half;      /* 1, 2: of the items about operations only each second, from that one; 0: all */
+    uint64_t seed; /* of the inputs; 0: the default */
+    hy_dev *same;  /* results must have this device's bits; NULL: the cpu's where promised */
+    bool fast;     /* the device was opened with numerics = fast */
     void (*lose)(void *arg); /* makes the device fail for good, at the end; NULL: not tried */
     void *lose_arg;
     bool again; /* this program with its arguments comes here with the same device: so exported

@@ -33,6 +33,7 @@ typedef struct cf {
     bool exact;
     bool loose; /* numerics = fast: matmuls may round both sides to bf16 */
     bool quick;
+    int half, groups; /* of the groups, so many so far, each second from this one (1, 2); 0: all */
     const hy_conform_opts *opts;
     hy_conform_cb cb;
     void *arg;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The HAL's conformance suite as a test: conform_hal [--backend X] [--isa Y] [--threads N]
- * [--op OP] [--what TYPE] [--opt KEY=VALUE]... [--fast] [--same ISA] [--lose LIB] [--quick] [-v].
+ * [--op OP] [--what TYPE] [--opt KEY=VALUE]... [--fast] [--same ISA] [--lose LIB] [--quick]
+ * [--thin-half 1|2] [-v]. --thin-half: that half of the items is enough with HY_THIN.
  * --same: results must have the bits of the backend opened with that instruction set (or wave).
  * Exits 77 where the device or instruction set is absent.
  *
  * Thread: main.  Owner: the device is closed at the end.
  */
 #include "hal/conform.h"
+#include "tests/thin.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -60,6 +62,8 @@ int main(int argc, char **argv)
             o.isa = next, i++;
         else if (strcmp(argv[i], "--threads") == 0)
             o.n_threads = atoi(next), i++;
+        else if (strcmp(argv[i], "--thin-half") == 0)
+            c.half = test_thin() ? atoi(next) : 0, i++;
         else if (strcmp(argv[i], "--lose") == 0)
             lose = next, i++;
         else if (strcmp(argv[i], "--op") == 0)
