@@ -131,19 +131,31 @@ hy_status hy_mbox_take(hy_mbox *m, hy_msg *out)
     return st;
 }
 
+/* What is left of the time; NULL: there is no limit. */
+static const struct timespec *until(uint64_t deadline_ns, struct timespec *left)
+{
+    struct timespec t;
+    if (deadline_ns == HY_NEVER)
+        return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const uint64_t now = (uint64_t)t.tv_sec * HY_SEC + (uint64_t)t.tv_nsec;
+    const uint64_t ns = deadline_ns > now ? deadline_ns - now : 0;
+    *left = (struct timespec){(time_t)(ns / HY_SEC), (long)(ns % HY_SEC)};
+    return left;
+}
+
 void hy_mbox_wait(hy_mbox *m, uint64_t deadline_ns)
 {
-    const struct timespec at = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
-    const struct timespec *until = deadline_ns == HY_NEVER ? NULL : &at;
     bool late = false;
     pthread_mutex_lock(&m->lock);
     while (m->len == 0 && !m->closed && !m->woken && !late) {
         const uint32_t was = atomic_load_explicit(&m->bell, memory_order_relaxed);
         m->sleeping = true;
         pthread_mutex_unlock(&m->lock);
-        /* until a time of CLOCK_MONOTONIC; at once where the bell has rung since */
-        const long rc = syscall(SYS_futex, &m->bell, FUTEX_WAIT_BITSET_PRIVATE, was, until, NULL,
-                                FUTEX_BITSET_MATCH_ANY);
+        struct timespec left;
+        /* not at all where the bell has rung since */
+        const long rc = syscall(SYS_futex, &m->bell, FUTEX_WAIT_PRIVATE, was,
+                                until(deadline_ns, &left), NULL, 0);
         late = rc != 0 && errno == ETIMEDOUT;
         pthread_mutex_lock(&m->lock);
     }

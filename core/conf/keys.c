@@ -92,9 +92,10 @@ const hy_conf_key hy_conf__keys[] = {
          "Memory order inside a block: the backend's own, or token or head major. The others are "
          "slower on a CPU; for tests of unlike nodes."),
     INT("kv", "block_tokens", "16", "16", "1024", "Tokens of a KV block; a multiple of 16."),
-    SIZE("kv", "memory", "0", "0", "64T",
-         "Memory for the KV pool. 0: eight full contexts, within 40 % of the free memory and 8 GiB. "
-         "It is taken as the pool fills, and 256 MiB ahead of that."),
+    SIZE(
+        "kv", "memory", "0", "0", "64T",
+        "Memory for the KV pool. 0: eight full contexts, within 40 % of the free memory and 8 GiB. "
+        "It is taken as the pool fills, and 256 MiB ahead of that."),
     INT("kv", "blocks", "0", "0", "268435456",
         "Number of KV blocks, instead of `memory`. 0: from `memory`."),
 

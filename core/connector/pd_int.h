@@ -249,7 +249,8 @@ struct hy_pd {
     void *bounce; /* a piece in memory that the device alone sees, between cache and staging; else
                      NULL */
     size_t bounce_bytes;
-    int near_fd; /* the staging is this memfd; -1: it is none */
+    int near_fd;    /* the staging is this memfd; -1: it is none */
+    bool near_huge; /* huge pages were asked for: there is a reader */
     char near_name[HY_PDP_NAME_MAX];
     bool pinned;               /* staging is registered with the device */
     uint8_t *used;             /* [n_units] */

@@ -64,10 +64,7 @@ hy_status hy_pd__near_create(hy_pd *p, size_t bytes)
             close(fd);
         return hy_fail(HY_E_SYS, "no memory to share with readers on this node: %s", strerror(why));
     }
-    /* Wishes: huge pages, also where shmem_enabled of this host gives none to those who ask before
-     * they write. Small ones cost the reader a third of its time. */
-    (void)madvise(at, bytes, MADV_HUGEPAGE);
-    (void)(madvise(at, bytes, MADV_POPULATE_WRITE) == 0 && madvise(at, bytes, MADV_COLLAPSE) == 0);
+    (void)madvise(at, bytes, MADV_HUGEPAGE); /* a wish */
     p->staging = at;
     p->near_fd = fd;
     return HY_OK;
@@ -104,11 +101,25 @@ int hy_pd__near_open(uint32_t pid, const hy_pdp_msg *m)
     return -1;
 }
 
+/* For the first reader: huge pages for what goes out, also where this host's shmem_enabled gives
+ * none to those who only ask before they write. A wish; small ones make reading slower. */
+static void make_huge(hy_pd *p)
+{
+    char *const at = (char *)p->staging + p->n_landing * PD_UNIT;
+    const size_t bytes = (p->n_units - p->n_landing) * PD_UNIT;
+    if (p->near_fd < 0 || p->near_huge)
+        return;
+    p->near_huge = true;
+    (void)(madvise(at, bytes, MADV_POPULATE_WRITE) == 0 && madvise(at, bytes, MADV_COLLAPSE) == 0);
+}
+
 void hy_pd__near_map(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 {
     uint32_t pid = 0;
-    if (m->near_name.n == 0 || m->near_len == 0 || p->bounce != NULL ||
-        !hy_fab_peer_near(p->fab, x->fab, &pid))
+    if (!hy_fab_peer_near(p->fab, x->fab, &pid))
+        return;
+    make_huge(p);
+    if (m->near_name.n == 0 || m->near_len == 0 || p->bounce != NULL)
         return;
     const int fd = hy_pd__near_open(pid, m);
     void *at = fd >= 0 ? map_aligned(fd, (size_t)m->near_len, PROT_READ) : NULL;

@@ -359,7 +359,7 @@ class TestUp(unittest.TestCase):
         u = self.start(self.node("a") + self.node("b"))
         u.wait("all 2 nodes are up")
         self.fake.behave = lambda r, c: r.path == "/v1/completions" and (time.sleep(3 * kit.LONG) or True)
-        s = kit.connect(int(re.search(r"127\.0\.0\.1:(\d+), pid", u.text()).group(1)))
+        s = kit.connect(int(re.search(r"\ba \([^)]+\) is up at \S*127\.0\.0\.1:(\d+)", u.text()).group(1)))
         s.sendall(kit.make("POST", "/v1/completions", {"prompt": "x"}))
         self.fake.seen("/v1/completions")
         u.proc.send_signal(signal.SIGINT)  # a waits for its request
