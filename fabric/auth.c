@@ -58,7 +58,7 @@ void hy_fab__hello(fab_link *l)
 {
     hy_buf b;
     hy_buf_init(&b);
-    fill_mine(l, l->f->rail[l->rail].provider);
+    fill_mine(l, l->fine ? "own" : l->f->rail[l->rail].provider);
     hy_fab__hello_put(&b, &l->mine);
     l->state = LINK_CHALLENGE;
     hy_fab__frame(l, FAB_HELLO, b.data, b.len, NULL, 0);
@@ -105,14 +105,15 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
     bool same = strcmp(l->out ? l->theirs.dp : l->mine.dp, f->rail[l->rail].provider) == 0;
     l->dp = same ? f->rail[l->rail].dp : &hy_fab__own_dp;
     void *rail = same ? f->rail[l->rail].rail : f->own_rail;
-    if (!same)
-        hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
-                f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);
     l->rrail = (int)l->theirs.rail;
     l->max_segs = l->dp->max_segs;
     l->pull_by_write = l->dp->pull_by_write;
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
     HY_TRY(hy_fab__peer_meet(l));
+    l->fine = !same && l->peer->up;
+    if (!same && !l->fine)
+        hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
+                f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);
     fab_put64(inc, l->peer->inc);
     hy_fab__same_offer(l, same_node);
     hy_buf_add(out, inc, sizeof(inc));

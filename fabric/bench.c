@@ -30,7 +30,7 @@ const uint64_t hy_fab_bench_sizes[HY_FAB_BENCH_SIZES] = {16 << 10,  64 << 10, 25
                                                          512 << 10, 1 << 20,  4 << 20};
 const char *const hy_fab_bench_names[HY_BENCH_ROWS] = {
     "write",      "pull",      "raw write",    "raw read",     "own write", "own pull",
-    "same write", "same pull", "tcp blocking", "tcp spinning", "vm_readv"};
+    "same write", "same pull", "tcp blocking", "tcp spinning", "tcp tuned", "vm_readv"};
 
 typedef struct samples {
     double rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES][MOST_ROUNDS];
@@ -136,8 +136,8 @@ static hy_status one(bench *b, hy_fab_bench_row row, uint64_t size, double *gbs)
                 row == HY_BENCH_RAW_READ;
     if (row == HY_BENCH_CMA)
         return cma(b, size, gbs);
-    if (row == HY_BENCH_TCP_BLOCK || row == HY_BENCH_TCP_SPIN)
-        return bench_tcp_bulk(b, size, row == HY_BENCH_TCP_SPIN, gbs);
+    if (row >= HY_BENCH_TCP_BLOCK)
+        return bench_tcp_bulk(b, row, size, gbs);
     if (row == HY_BENCH_RAW_WRITE || row == HY_BENCH_RAW_READ)
         return bench_raw_move(b, size, read, gbs);
     return bench_pair_move(b, which[row], size, read, gbs);
@@ -220,8 +220,8 @@ static hy_status parts(bench *b, samples *s)
 
 typedef struct ratio_def {
     const char *name;
-    hy_fab_bench_row num, den, den2; /* den2: the better of two */
-    double wanted;
+    hy_fab_bench_row num, den, last; /* den to last: the best of them */
+    double wanted;                   /* 0: for comparison */
 } ratio_def;
 
 static const ratio_def defs[HY_FAB_BENCH_RATIOS] = {
@@ -231,6 +231,8 @@ static const ratio_def defs[HY_FAB_BENCH_RATIOS] = {
     {"pull / plain TCP", HY_BENCH_PULL, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
     {"own write / plain TCP", HY_BENCH_OWN_WRITE, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
     {"own pull / plain TCP", HY_BENCH_OWN_PULL, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
+    {"write / tuned TCP", HY_BENCH_WRITE, HY_BENCH_TCP_TUNED, HY_BENCH_TCP_TUNED, 0},
+    {"pull / tuned TCP", HY_BENCH_PULL, HY_BENCH_TCP_TUNED, HY_BENCH_TCP_TUNED, 0},
     {"same write / vm_readv", HY_BENCH_SAME_WRITE, HY_BENCH_CMA, HY_BENCH_CMA, 0.8},
     {"same pull / vm_readv", HY_BENCH_SAME_PULL, HY_BENCH_CMA, HY_BENCH_CMA, 0.8},
 };
@@ -247,8 +249,9 @@ static void digest(hy_fab_bench_result *r, const samples *s)
         r->ratio[k].wanted = d->wanted;
         for (int z = 0; z < HY_FAB_BENCH_SIZES; z++) {
             for (int i = 0; i < s->n; i++) {
-                double a = s->rate[d->den][z][i], c = s->rate[d->den2][z][i];
-                a = a > c ? a : c;
+                double a = 0;
+                for (int row = (int)d->den; row <= (int)d->last; row++)
+                    a = s->rate[row][z][i] > a ? s->rate[row][z][i] : a;
                 v[i] = a > 0 ? s->rate[d->num][z][i] / a : 0;
             }
             r->ratio[k].by_size[z] = figure(v, s->n);
@@ -289,6 +292,9 @@ static void report(const bench *b, int n)
         r->provider, (unsigned long long)(b->pool_len >> 20),
         (unsigned long long)(bench_total(b, 65536) >> 20));
     say(b, "# GB/s, then ratios inside a round: median (min-max) of %d rounds", n);
+    if (r->fine)
+        say(b,
+            "# write and pull: pieces below 64 KiB over own TCP, which stands beside the provider");
     for (int z = 0; z < HY_FAB_BENCH_SIZES; z++)
         k += (size_t)snprintf(text + k, sizeof(text) - k, " %14llu K",
                               (unsigned long long)(hy_fab_bench_sizes[z] >> 10));
@@ -371,7 +377,7 @@ static hy_status run(bench *b, samples *s)
 
 hy_status hy_fab_bench(const hy_fab_bench_opts *o, hy_fab_bench_result *out)
 {
-    bench b = {.o = *o, .tcp = -1};
+    bench b = {.o = *o, .tcp = -1, .tuned = -1};
     b.pool_len = o->pool != 0 ? o->pool : UINT64_C(256) << 20;
     samples *s = hy_calloc(1, sizeof(*s));
     if (s == NULL)

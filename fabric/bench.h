@@ -19,13 +19,14 @@ typedef struct hy_fab_bench_opts {
     bool raw, tcp;         /* also the provider's raw rate and process_vm_readv; also plain TCP */
     bool small, idle;      /* also message latency; also what an idle pair costs */
     uint64_t piece_bytes, window_bytes; /* 0: fabric's own */
+    const char *congestion;             /* as in hy_fab_opts; NULL: its default */
     const char *only;                   /* "write,raw write": just these rows; NULL: all */
     /* Called for each line of the report as it comes; may be NULL. */
     void (*line)(void *arg, const char *text);
     void *arg;
 } hy_fab_bench_opts;
 
-enum { HY_FAB_BENCH_SIZES = 6, HY_FAB_BENCH_RATIOS = 8 };
+enum { HY_FAB_BENCH_SIZES = 6, HY_FAB_BENCH_RATIOS = 10 };
 extern const uint64_t hy_fab_bench_sizes[HY_FAB_BENCH_SIZES]; /* 16 KiB .. 4 MiB */
 
 typedef enum hy_fab_bench_row {
@@ -39,7 +40,8 @@ typedef enum hy_fab_bench_row {
     HY_BENCH_SAME_PULL,
     HY_BENCH_TCP_BLOCK, /* plain TCP; the receiver blocks, or spins */
     HY_BENCH_TCP_SPIN,
-    HY_BENCH_CMA, /* process_vm_readv, 16 pieces a call */
+    HY_BENCH_TCP_TUNED, /* spins; with the congestion control that links have */
+    HY_BENCH_CMA,       /* process_vm_readv, 16 pieces a call */
     HY_BENCH_ROWS,
 } hy_fab_bench_row;
 extern const char *const hy_fab_bench_names[HY_BENCH_ROWS];
@@ -56,6 +58,7 @@ typedef struct hy_fab_bench_ratio {
 
 typedef struct hy_fab_bench_result {
     char provider[48];
+    bool fine; /* pieces below 64 KiB went over own TCP beside it */
     hy_fab_bench_figure rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES]; /* GB/s */
     hy_fab_bench_ratio ratio[HY_FAB_BENCH_RATIOS];
     hy_fab_bench_figure msg_p50, msg_p99, tcp_p50, tcp_p99, msg_ratio; /* us one way, 8 bytes */

@@ -55,6 +55,8 @@ static void options(const bench *b, int which, hy_fab_opts *o)
         o->providers = b->o.providers;
     if (b->o.piece_bytes != 0)
         o->piece_bytes = b->o.piece_bytes;
+    if (b->o.congestion != NULL)
+        o->congestion = b->o.congestion;
     if (b->o.window_bytes != 0)
         o->window_bytes = b->o.window_bytes;
 }
@@ -158,7 +160,7 @@ hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double 
             posted += st == HY_OK ? per * size : 0;
         }
         /* nothing here needs a poll on the same node: as the connector's stage does, it sleeps */
-        if (which == BENCH_SAME && (posted >= total || posted - done >= (uint64_t)OPS * OP_BYTES))
+        if ((posted >= total || posted - done >= (uint64_t)OPS * OP_BYTES))
             hy_fab_wait(x->f, hy_clock_now_ns(hy_clock_real()) + HY_SEC);
         while (st >= 0 && hy_fab_poll(x->f, &ev, 1) == 1) {
             if (ev.kind == HY_FAB_EV_DOWN || ev.status < 0)
@@ -167,6 +169,9 @@ hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double 
         }
     }
     *gbs = (double)done / (bench_now() - t) / 1e9;
+    hy_fab_stats s;
+    hy_fab_stats_get(x->f, &s);
+    b->r.fine |= which == BENCH_MAIN && s.fine > 0;
     hy_free(r);
     return st;
 }

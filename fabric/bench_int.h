@@ -22,7 +22,7 @@ typedef struct bench {
     int peer_pid;
     char *pool;
     uint64_t pool_len, peer_pool;
-    int tcp; /* plain TCP; -1: none */
+    int tcp, tuned; /* plain TCP; -1: none */
     bench_pair *pair[BENCH_PAIRS];
     struct bench_raw *raw;
     hy_fab_bench_result r;
@@ -40,7 +40,7 @@ uint64_t bench_page(const bench *b, uint64_t i, uint64_t size);
 
 /* Each is called by both sides at once; side 0 gets the figure. */
 hy_status bench_tcp_open(bench *b);
-hy_status bench_tcp_bulk(bench *b, uint64_t size, bool spin, double *gbs);
+hy_status bench_tcp_bulk(bench *b, hy_fab_bench_row row, uint64_t size, double *gbs);
 hy_status bench_tcp_pings(bench *b, double *p50, double *p99);
 void bench_tcp_close(bench *b);
 

@@ -7,6 +7,7 @@
  */
 #include "fabric/bench_int.h"
 #include "core/base/alloc.h"
+#include "fabric/sock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -55,16 +56,17 @@ static bool all(int s, char *p, uint64_t n, bool out, bool spin)
     return true;
 }
 
-hy_status bench_tcp_bulk(bench *b, uint64_t size, bool spin, double *gbs)
+hy_status bench_tcp_bulk(bench *b, hy_fab_bench_row row, uint64_t size, double *gbs)
 {
+    const int s = row == HY_BENCH_TCP_TUNED ? b->tuned : b->tcp;
+    const bool spin = row != HY_BENCH_TCP_BLOCK;
     uint64_t total = bench_total(b, size), done = 0;
     char ack = 0;
     bool ok = true;
     double t = bench_now();
     for (uint64_t page = 0; ok && done < total; done += size, page++)
-        ok = all(b->tcp, b->pool + bench_page(b, page, size), size, b->side == 0,
-                 spin && b->side == 1);
-    if (!ok || !all(b->tcp, &ack, 1, b->side == 1, false)) /* the last byte is there */
+        ok = all(s, b->pool + bench_page(b, page, size), size, b->side == 0, spin && b->side == 1);
+    if (!ok || !all(s, &ack, 1, b->side == 1, false)) /* the last byte is there */
         return hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
     *gbs = (double)done / (bench_now() - t) / 1e9;
     return HY_OK;
@@ -97,12 +99,19 @@ hy_status bench_tcp_pings(bench *b, double *p50, double *p99)
 hy_status bench_tcp_open(bench *b)
 {
     b->tcp = open_pair(b);
-    return b->tcp >= 0 ? HY_OK : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
+    b->tuned = open_pair(b);
+    if (b->tuned >= 0)
+        hy_fab__congestion_set(b->o.congestion != NULL ? b->o.congestion : "auto", b->tuned);
+    return b->tcp >= 0 && b->tuned >= 0
+               ? HY_OK
+               : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));
 }
 
 void bench_tcp_close(bench *b)
 {
     if (b->tcp >= 0)
         close(b->tcp);
-    b->tcp = -1;
+    if (b->tuned >= 0)
+        close(b->tuned);
+    b->tcp = b->tuned = -1;
 }

@@ -27,7 +27,8 @@
 #define DULL_NS   (20 * HY_MS)  /* nothing moved for so long: */
 #define DOZE_NS   (200 * HY_US) /* longer naps */
 #define SLICE_NS  (200 * HY_US)
-#define POLLER_NS HY_MS /* a poll that recent: somebody is polling in a loop */
+#define POLLER_NS HY_MS       /* a poll that recent: somebody is polling in a loop */
+#define AWAY_NS   (4 * HY_MS) /* and is not disturbed more often */
 
 uint64_t hy_fab__now(hy_fab *f)
 {
@@ -46,7 +47,10 @@ void hy_fab__unlock(hy_fab *f)
     bool tell = f->told;
     f->told = false;
     pthread_mutex_unlock(&f->lock);
-    if (tell && f->o.notify != NULL)
+    if (!tell)
+        return;
+    pthread_cond_broadcast(&f->ev_cond); /* not before: who wakes on this core wants the lock */
+    if (f->o.notify != NULL)
         f->o.notify(f->o.notify_arg);
 }
 
@@ -88,6 +92,10 @@ bool hy_fab__pass(hy_fab *f, uint64_t *next, bool *hot)
         return false;
     bool moved = f->ct->poll(f->ctx, now);
     moved |= hy_fab__links_progress(f, now, hot);
+    if (f->told && f->has_thread) { /* goes first: what is posted next may take a millisecond */
+        *next = now;
+        return true;
+    }
     for (uint32_t i = 0; i < f->n_slots; i++) {
         fab_peer *p = &f->peers[i];
         if (p->up && p->n_queued > 0)
@@ -124,29 +132,40 @@ static void be_prompt(void)
     (void)!syscall(SYS_sched_setattr, 0, &a, 0);
 }
 
+static void sleep_till(hy_fab *f, uint64_t until, bool quiet)
+{
+    atomic_fetch_add(&f->sleeps, 1);
+    atomic_store(&f->asleep, true);
+    f->ct->wait(f->ctx, until, quiet);
+    atomic_store(&f->asleep, false);
+}
+
 static void *thread_main(void *arg)
 {
     hy_fab *f = arg;
     uint64_t moved_at = 0;
     be_prompt();
     while (!atomic_load(&f->stop)) {
-        uint64_t next;
+        uint64_t next, now = hy_fab__now(f);
         bool hot;
+        if (polled_lately(f, now)) { /* two on one core would stand in each other's way */
+            sleep_till(f, now + AWAY_NS, true);
+            continue;
+        }
         hy_fab__lock(f);
         bool moved = hy_fab__pass(f, &next, &hot);
         bool tell = f->told;
         if (!moved && !hot)
             atomic_store(&f->asleep, true);
         hy_fab__unlock(f);
-        uint64_t now = hy_fab__now(f);
+        now = hy_fab__now(f);
         if (moved || tell)
             moved_at = now;
         if (moved) {
             atomic_fetch_add(&f->spins, 1);
             continue;
         }
-        bool poller = polled_lately(f, now);
-        if (hot && !poller) {
+        if (hot) {
             const uint64_t dull = now - moved_at;
             const uint64_t nap = now + (dull < DULL_NS ? NAP_NS : DOZE_NS);
             if (dull < SPIN_NS) {
@@ -155,12 +174,7 @@ static void *thread_main(void *arg)
             }
             next = nap < next ? nap : next;
         }
-        if (poller && now + HY_MS < next)
-            next = now + HY_MS;
-        atomic_fetch_add(&f->sleeps, 1);
-        atomic_store(&f->asleep, true);
-        f->ct->wait(f->ctx, next, poller);
-        atomic_store(&f->asleep, false);
+        sleep_till(f, next, false);
     }
     return NULL;
 }

@@ -39,7 +39,6 @@ void hy_fab__event(hy_fab *f, const hy_fab_event *ev)
     }
     f->ev[(f->ev_head + f->ev_n++) % f->ev_cap] = *ev;
     atomic_store(&f->ev_count, f->ev_n);
-    pthread_cond_broadcast(&f->ev_cond);
     pthread_mutex_unlock(&f->ev_lock);
     if (ev->kind == HY_FAB_EV_DONE || ev->kind == HY_FAB_EV_CONNECT)
         atomic_fetch_add(&f->ev_ops, 1);
@@ -98,7 +97,9 @@ size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n)
     size_t got = take(f, ev, n);
     if (f->has_thread)
         note_poll(f, true);
-    if (got > 0 || f->stage != NULL || pthread_mutex_trylock(&f->lock) != 0)
+    /* who looks for an event now and then need not send a megabyte in between */
+    if (got > 0 || f->stage != NULL || (f->has_thread && f->poll_streak < POLL_LOOP) ||
+        pthread_mutex_trylock(&f->lock) != 0)
         return got;
     uint64_t next;
     bool hot;

@@ -24,6 +24,7 @@
 
 enum { FAB_LAND = 4 /* access: bytes may land in it */, FAB_DEVICE = 8 /* not host memory */ };
 enum { FAB_SEGS = 16, FAB_CTX = 128, FAB_OPS_HASH = 4096, HY_FAB_WINDOW = 256 /* messages */ };
+enum { FAB_CONGESTION_MAX = 16 };
 
 typedef struct fab_link fab_link;
 typedef struct fab_op fab_op;
@@ -209,7 +210,8 @@ struct fab_link {
     bool we_announce, they_announce, broken;
     int max_segs; /* ranges of one piece; a data path may lower it */
     bool pull_by_write;
-    bool odd_64k;         /* messages of just above 64 KiB are slow: cut below */
+    bool native_tcp;      /* libfabric's: few ranges a piece, slow where one is just above 64 KiB */
+    bool fine;            /* own TCP beside native TCP: carries small ranges, sixteen a frame */
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
     uint64_t again_since; /* it has taken nothing since then; 0: it does */
@@ -231,6 +233,8 @@ struct fab_link {
 struct hy_fab {
     hy_fab_opts o;
     char node[HY_FAB_NODE_MAX];
+    char congestion[FAB_CONGESTION_MAX];
+    bool fine; /* own TCP is on the list: it may stand beside native TCP */
     uint64_t epoch;
     uint8_t secret[64];
     pthread_mutex_t turn, lock; /* turn: who waits for the lock next, so that nobody starves */
@@ -308,6 +312,8 @@ void hy_fab__bytes(fab_link *l, const void *data, size_t n);
 void hy_fab__closed(fab_link *l, const char *why);
 hy_status hy_fab__dial(hy_fab *f, int rail, const char *addr, const char *want,
                        uint64_t connect_op);
+/* For small ranges, a second link beside one over native TCP that was dialled, if it has none. */
+void hy_fab__dial_fine(const fab_link *l);
 void hy_fab__link_close(fab_link *l, hy_status st, const char *why);
 hy_status hy_fab__frame(fab_link *l, fab_kind kind, const void *a, size_t na, const void *b,
                         size_t nb);

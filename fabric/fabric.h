@@ -56,7 +56,8 @@ typedef struct hy_fab_opts {
     int n_addrs;
     int rail_node[HY_FAB_RAILS_MAX]; /* NUMA node of each rail's card; -1: as the system tells */
     const char *providers; /* names in order of preference: "verbs,efa,tcp,shm,own". tcp (or net) is
-                            * native TCP of any libfabric version, own our framed TCP */
+                            * native TCP of any libfabric version, own our framed TCP; with both on
+                            * the list own also stands beside tcp, for ranges below 64 KiB */
     const void *secret;    /* copied */
     size_t secret_len;
     struct hy_loop_net *loop; /* not NULL: in-process transport; addrs are names in that net */
@@ -69,6 +70,7 @@ typedef struct hy_fab_opts {
     uint32_t max_ops; /* started and not yet polled: more are refused (HY_AGAIN) */
     uint32_t max_peers;
     hy_fab_pull pull;
+    const char *congestion; /* TCP's congestion control: "auto", "system" or its name; copied */
     bool strict;    /* impose EFA's rules: completions out of order, one remote range per write */
     bool same_node; /* writes between processes of one user on one host go by process_vm_readv */
     void (*notify)(void *arg); /* events are there: wake the one who polls; must not call fabric */
@@ -194,6 +196,7 @@ typedef struct hy_fab_stats {
     uint64_t retried_pieces, unknown_writes, timeouts,
         late; /* late: completions nobody waits for */
     uint64_t spins, sleeps;
+    uint64_t fine;                         /* bytes that own TCP carried beside native TCP */
     uint64_t same_node;                    /* bytes taken from a peer by process_vm_readv */
     uint64_t rail_bytes[HY_FAB_RAILS_MAX]; /* moved by writes and reads started here */
     uint32_t peers_up, ops_open, links_up;

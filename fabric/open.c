@@ -6,6 +6,7 @@
  */
 #include "fabric/fab_int.h"
 #include "core/base/hash.h"
+#include "fabric/sock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,7 @@ void hy_fab_opts_init(hy_fab_opts *o)
                        .grace_ns = 500 * HY_MS,
                        .piece_bytes = 1 << 20,
                        .window_bytes = 8 << 20,
+                       .congestion = "auto",
                        .same_node = true,
                        .max_ops = 4096,
                        .max_peers = 256};
@@ -62,6 +64,17 @@ static const fab_dp_ops *dp_of(const hy_fab *f, const char *name)
     if (strcmp(name, "own") == 0)
         return &hy_fab__own_dp;
     return f->o.strict ? &hy_fab__ofi_strict_dp : &hy_fab__ofi_dp;
+}
+
+static bool lists(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *p = list; p != NULL && *p != 0; p += strcspn(p, ", ")) {
+        p += strspn(p, ", ");
+        if (strcspn(p, ", ") == n && strncmp(p, name, n) == 0)
+            return true;
+    }
+    return false;
 }
 
 static void host_of(const char *addr, char *out, size_t cap)
@@ -154,6 +167,9 @@ static hy_status init(hy_fab *f, const hy_fab_opts *o)
     f->epoch = o->epoch != 0 ? o->epoch : hy_rng_u64(&f->rng) | 1;
     f->n_rails = o->n_addrs;
     hy_fab__same_open(f);
+    HY_TRY(hy_fab__congestion_check(o->congestion));
+    snprintf(f->congestion, sizeof(f->congestion), "%s", o->congestion);
+    f->fine = lists(o->providers, "own");
     f->peers = hy_calloc(o->max_peers, sizeof(*f->peers));
     if (f->peers == NULL)
         return hy_fail(HY_E_NOMEM, "fabric: no memory for %u peers", o->max_peers);

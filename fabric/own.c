@@ -13,11 +13,13 @@
 #include "fabric/sock.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HEAD = 32, SEG = 32, HEAD_MAX = HEAD + SEG * FAB_SEGS, COOKIE = 16, BUDGET = 4 << 20 };
+enum { HEAD = 32, SEG = 32, HEAD_MAX = HEAD + SEG * FAB_SEGS, COOKIE = 16 };
+enum { BUDGET = 1 << 20 /* a turn */, MOST_IOV = 64 };
 enum { MOST_SERVED = 128 /* reads of the peer waiting to be answered */ };
 
 typedef enum own_kind { OWN_WRITE = 1, OWN_READ, OWN_READ_DATA, OWN_ACK, OWN_HELLO } own_kind;
@@ -45,7 +47,7 @@ typedef struct own_dpl {
     uint64_t id, peer_id;
     uint8_t cookie[COOKIE], peer_cookie[COOKIE];
     int fd;
-    bool ready;
+    bool ready, full; /* full: the socket took no more */
     own_out *head, *tail;
     int n_served;
     /* what comes in */
@@ -240,8 +242,6 @@ static void link_close(void *dpl)
     hy_free(d);
 }
 
-static bool flush(own_dpl *d);
-
 static hy_status post(void *dpl, fab_piece *x)
 {
     own_dpl *d = dpl;
@@ -263,8 +263,7 @@ static hy_status post(void *dpl, fab_piece *x)
                 (own_seg){(char *)s->mr->span.addr + s->off, s->mr, (size_t)s->len};
     }
     o->head_len = HEAD + (size_t)SEG * (size_t)x->n_segs;
-    queue(d, o);
-    flush(d);
+    queue(d, o); /* progress sends it, with what else there is */
     return HY_OK;
 }
 
@@ -273,6 +272,15 @@ static void lost(own_dpl *d, const char *why)
     hy_fab__break(d->link, HY_E_PEER, why);
 }
 
+static size_t size_of(const own_out *o)
+{
+    size_t n = o->head_len;
+    for (int i = 0; i < o->n_segs; i++)
+        n += o->seg[i].len;
+    return n;
+}
+
+/* What is left of a frame; the number of entries, of which there is room for a whole frame's. */
 static int fill_iov(const own_out *o, struct iovec *v)
 {
     size_t skip = o->sent;
@@ -291,34 +299,49 @@ static int fill_iov(const own_out *o, struct iovec *v)
     return n;
 }
 
-static bool flush(own_dpl *d)
+/* Frames that have gone leave the queue. */
+static void sent(own_dpl *d, size_t k)
 {
-    bool moved = false;
-    size_t budget = BUDGET;
-    while (d->head != NULL && d->fd >= 0 && budget > 0) {
+    while (d->head != NULL) {
         own_out *o = d->head;
-        struct iovec v[FAB_SEGS + 1];
-        struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)fill_iov(o, v)};
-        ssize_t k = sendmsg(d->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (k < 0) {
-            if (errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
-                lost(d, "own TCP: data connection lost");
-            return moved;
+        const size_t left = size_of(o) - o->sent;
+        if (k < left) {
+            o->sent += k;
+            return;
         }
-        moved = true;
-        budget -= (size_t)k < budget ? (size_t)k : budget;
-        o->sent += (size_t)k;
-        size_t total = o->head_len;
-        for (int i = 0; i < o->n_segs; i++)
-            total += o->seg[i].len;
-        if (o->sent < total)
-            continue;
+        k -= left;
         d->head = o->next;
         if (d->head == NULL)
             d->tail = NULL;
         drop_out(d, o);
     }
-    return moved;
+}
+
+/* As many frames as a turn may send, in one call: small ones cost a call each otherwise. */
+static bool flush(own_dpl *d)
+{
+    struct iovec v[MOST_IOV];
+    size_t bytes = 0;
+    int n = 0;
+    if (d->fd < 0 || d->head == NULL)
+        return false;
+    for (const own_out *o = d->head; o != NULL; o = o->next) {
+        if (bytes >= BUDGET || n + 1 + o->n_segs > MOST_IOV)
+            break;
+        n += fill_iov(o, v + n);
+        bytes += size_of(o) - o->sent;
+    }
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+    ssize_t k = sendmsg(d->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (k >= 0) {
+        d->full = (size_t)k < bytes;
+        sent(d, (size_t)k);
+        return true;
+    }
+    d->full = errno == EAGAIN;
+    if (errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
+        lost(d, "own TCP: data connection lost");
+    return false;
 }
 
 static fab_piece *find_piece(own_dpl *d, uint64_t id)
@@ -511,8 +534,13 @@ static bool progress(void *dpl, uint64_t now)
     (void)now;
     if (d->fd < 0)
         return false;
-    bool moved = receive(d);
-    if (!d->link->broken)
+    /* Not by recv and send: they would take the socket's lock again and again, which the other end
+     * wants as well over loopback. */
+    struct pollfd p = {d->fd, (short)(POLLIN | (d->full ? POLLOUT : 0)), 0};
+    bool moved = poll(&p, 1, 0) > 0 && (p.revents & ~POLLOUT) != 0 && receive(d);
+    if ((p.revents & POLLOUT) != 0)
+        d->full = false;
+    if (!d->link->broken && !d->full && !d->f->told) /* told: an event, which goes first */
         moved |= flush(d);
     if (moved)
         d->link->last_rx = hy_fab__now(d->f);

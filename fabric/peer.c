@@ -108,9 +108,7 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
     f->stats.links_up++;
     hy_fab__timer(f, 0);
     hy_info("fabric", "%s: link to %s over rail %d to %d: %s", f->node, p->node, l->rail, l->rrail,
-            l->same.rx                 ? "same node, process_vm"
-            : l->dp == &hy_fab__own_dp ? "own TCP"
-                                       : f->rail[l->rail].provider);
+            l->same.rx ? "same node, process_vm" : hy_fab__path(l));
     if (!p->up) {
         p->up = true;
         f->stats.peers_up++;
@@ -129,6 +127,7 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
         p->primary = l;
         hy_fab__msg_repoint(f, p);
     }
+    hy_fab__dial_fine(l);
     return HY_OK;
 }
 
@@ -198,11 +197,14 @@ static void redial(hy_fab *f, fab_peer *p)
     int rail = 0;
     for (char *a = list != NULL ? strtok_r(list, ", ", &save) : NULL; a != NULL;
          a = strtok_r(NULL, ", ", &save), rail++) {
-        bool there = false;
+        const fab_link *there = NULL;
         for (fab_link *l = f->links; l != NULL; l = l->next)
-            there |= l->out && l->state != LINK_DEAD && strcmp(l->addr, a) == 0;
-        if (!there)
+            if (l->out && !l->fine && l->state != LINK_DEAD && strcmp(l->addr, a) == 0)
+                there = l;
+        if (there == NULL)
             hy_fab__dial(f, rail % f->n_rails, a, p->node, 0);
+        else if (there->state == LINK_UP)
+            hy_fab__dial_fine(there);
     }
     hy_free(list);
 }

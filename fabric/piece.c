@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { MOST_PIECES = 64 /* in flight per link */, MOST_RETRIES = 64 };
+enum { SMALL_BELOW = 64 << 10 /* ranges that four of a piece do not make fast */ };
 enum { ODD_BELOW = 60 << 10, ODD_ABOVE = 72 << 10 };
 
 fab_piece *hy_fab__piece_new(hy_fab *f, fab_op *op)
@@ -64,13 +65,23 @@ static void delist(fab_piece *p)
     p->link = NULL;
 }
 
+/* Small ranges go over links made for them, if there are any, and nothing else does. */
+static bool has_kind(const hy_fab *f, const fab_peer *p, bool fine)
+{
+    for (const fab_link *l = f->links; l != NULL; l = l->next)
+        if (l->peer == p && l->state == LINK_UP && !l->broken && l->fine == fine)
+            return true;
+    return false;
+}
+
 /* The nearest with room, of equally near ones the one with the least to do: a far rail takes what
  * the near ones have no room for, or all of it when they are gone. */
-static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr)
+static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr, bool small)
 {
     fab_link *best = NULL;
+    const bool fine = has_kind(f, p, small) ? small : !small;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
-        if (l->peer != p || l->state != LINK_UP || l->broken || l->full ||
+        if (l->peer != p || l->state != LINK_UP || l->broken || l->full || l->fine != fine ||
             l->n_out >= MOST_PIECES || (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
             continue;
         int far = best != NULL ? mr->rail[l->rail].distance - mr->rail[best->rail].distance : 0;
@@ -107,7 +118,7 @@ static void cut(hy_fab *f, fab_op *op, fab_piece *p, const fab_link *l)
     const uint32_t cur = op->cur;
     const uint64_t off = op->cur_off;
     hy_fab__op_cut(op, p, f->o.piece_bytes, l->same.tx ? FAB_SEGS : l->max_segs);
-    if (l->same.tx || !l->odd_64k || p->n_segs < 2 || p->len <= ODD_BELOW || p->len > ODD_ABOVE)
+    if (l->same.tx || !l->native_tcp || p->n_segs < 2 || p->len <= ODD_BELOW || p->len > ODD_ABOVE)
         return;
     op->cur = cur;
     op->cur_off = off;
@@ -120,7 +131,9 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
     if (op->pull)
         return hy_fab__pull_ask(f, op);
     fab_piece *p = op->redo;
-    fab_link *l = pick(f, op->peer, p != NULL ? p->seg[0].mr : op->ranges[op->cur].mr);
+    const fab_range *r = &op->ranges[op->cur];
+    fab_link *l = p != NULL ? pick(f, op->peer, p->seg[0].mr, p->seg[0].len < SMALL_BELOW)
+                            : pick(f, op->peer, r->mr, r->len - op->cur_off < SMALL_BELOW);
     if (l == NULL)
         return HY_AGAIN;
     if (p != NULL) {
@@ -191,6 +204,7 @@ void hy_fab__piece_done(fab_piece *p, hy_status st)
     }
     l->last_done = hy_fab__now(f);
     f->stats.rail_bytes[l->rail] += p->len;
+    f->stats.fine += l->fine ? p->len : 0;
     delist(p);
     op->done += p->len;
     if (op->kind == FAB_READ)

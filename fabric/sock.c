@@ -214,6 +214,7 @@ hy_status hy_fab__sock_dial(hy_fab *f, int rail, const char *addr, int *fd_out)
         close(fd);
         return hy_fail(HY_E_PEER, "fabric: cannot reach %s: %s", addr, strerror(e));
     }
+    hy_fab__congestion_set(f->congestion, fd);
     *fd_out = fd;
     return HY_OK;
 }
@@ -348,6 +349,7 @@ static void do_accept(sock *s, sock_conn *lc)
         if (fd < 0)
             return;
         hy_fab__sock_tune(fd);
+        hy_fab__congestion_set(s->f->congestion, fd);
         sock_conn *c = add(s, fd, lc->base.rail, EPOLLIN);
         if (c == NULL) {
             close(fd);
@@ -406,7 +408,8 @@ static void do_event(sock *s, sock_conn *c, uint32_t ev)
 }
 
 /* With few connections they are cheaper asked at once than through epoll. Not by recv: it would
- * take the socket's lock again and again, which who sends over loopback wants as well. */
+ * take the socket's lock again and again, which who sends over loopback wants as well. Links for
+ * small ranges have no messages. */
 static bool look(sock *s)
 {
     struct pollfd p[FEW + HY_FAB_RAILS_MAX];
@@ -414,7 +417,8 @@ static bool look(sock *s)
     nfds_t n = 0;
     bool moved = false;
     for (sock_conn *c = s->conns; c != NULL; c = c->next)
-        if (!c->listener && !c->connecting && !c->dead && !c->want_out) {
+        if (!c->listener && !c->connecting && !c->dead && !c->want_out &&
+            (c->base.link == NULL || !c->base.link->fine)) {
             p[n] = (struct pollfd){c->fd, POLLIN, 0};
             of[n++] = c;
         }

@@ -15,6 +15,15 @@ hy_status hy_fab__addr_parse(const char *addr, struct sockaddr_storage *out, soc
                              bool numeric);
 void hy_fab__addr_text(const struct sockaddr_storage *a, char *out, size_t cap);
 void hy_fab__sock_tune(int fd); /* non-blocking, no delay, not inherited */
+/* TCP's congestion control; how: as in hy_fab_opts.
+ * HY_E_INVAL: the kernel has no such congestion control, or not for this user. */
+hy_status hy_fab__congestion_check(const char *how);
+/* Of a connection that is made or being made. */
+void hy_fab__congestion_set(const char *how, int fd);
+/* Of a library's connections, by the address of its endpoint here or there (struct sockaddr, with
+ * port). False: there is none yet. */
+bool hy_fab__congestion_find(const char *how, const void *mine, size_t n_mine, const void *theirs,
+                             size_t n_theirs);
 hy_status hy_fab__sock_dial(hy_fab *f, int rail, const char *addr, int *fd_out);
 
 #endif

@@ -58,6 +58,7 @@ static void fabric_opts(const hy_conf *c, hy_fab_opts *f)
     f->piece_bytes = hy_conf_size(c, "fabric", "piece");
     f->window_bytes = hy_conf_size(c, "fabric", "window");
     f->strict = hy_conf_bool(c, "fabric", "strict");
+    f->congestion = hy_conf_str(c, "fabric", "congestion");
     f->same_node = hy_conf_bool(c, "fabric", "same_node");
     const char *pull = hy_conf_str(c, "fabric", "pull");
     f->pull = strcmp(pull, "write") == 0  ? HY_FAB_PULL_WRITE

@@ -7,8 +7,10 @@
  */
 #include "fabric/bench_int.h"
 #include "fabric/ofi/ofi_int.h"
+#include "fabric/sock.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -38,6 +40,8 @@ hy_status bench_raw_open(bench *b)
         return hy_fail(HY_E_NOMEM, "bench: no memory");
     hy_fab_opts_init(&x->f->o);
     x->f->clock = hy_clock_real();
+    snprintf(x->f->congestion, sizeof(x->f->congestion), "%s",
+             b->o.congestion != NULL ? b->o.congestion : x->f->o.congestion);
     HY_TRY(ofi_rail_open(x->f, 0, "127.0.0.1", b->r.provider, &p));
     x->r = p;
     x->link.f = x->f;
@@ -75,6 +79,9 @@ static long reap(struct bench_raw *x)
 {
     struct fi_cq_entry e[16];
     ssize_t n = fi_cq_read(x->l->cq, e, 16);
+    if (n > 0 && !x->l->tuned)
+        x->l->tuned = hy_fab__congestion_find(x->f->congestion, x->l->name, x->l->n_name,
+                                              x->l->peer_name, x->l->n_peer_name);
     return n > 0 ? n : n == -FI_EAGAIN ? 0 : -1;
 }
 

@@ -5,6 +5,7 @@
  * Thread: under the fabric's lock.  Owner: the link.
  */
 #include "fabric/ofi/ofi_int.h"
+#include "fabric/sock.h"
 
 #include <netinet/in.h>
 #include <stdio.h>
@@ -102,8 +103,11 @@ hy_status ofi_link_open(void *rail, fab_link *link, void **out, void *blob, size
         ofi_link_close(l);
         return st;
     }
+    memcpy(l->name, blob, *blob_len);
+    l->n_name = *blob_len;
+    l->tuned = !r->per_link;
     link->max_segs = link->dp->max_segs < r->max_segs ? link->dp->max_segs : r->max_segs;
-    link->pull_by_write = link->odd_64k = r->per_link; /* native TCP */
+    link->pull_by_write = link->native_tcp = r->per_link;
     *out = l;
     return HY_OK;
 }
@@ -126,6 +130,8 @@ hy_status ofi_link_connect(void *dpl, const void *blob, size_t n)
     if (n == 0 || n > FAB_BLOB_MAX)
         return hy_fail(HY_E_FORMAT, "%s: address of %zu bytes", l->r->name, n);
     memcpy(name, blob, n);
+    memcpy(l->peer_name, blob, n);
+    l->n_peer_name = n;
     int rc = fi_av_insert(l->av, name, 1, &l->peer, 0, NULL);
     if (rc != 1)
         return hy_fail(HY_E_PEER, "%s: the peer's address is not accepted", l->r->name);
@@ -209,6 +215,9 @@ int ofi_completions(ofi_link *l, fab_piece **done, int max)
             hy_fab__break(l->link, HY_E_PEER, fi_strerror((int)-n));
         return -1;
     }
+    if (!l->tuned) /* what has been sent has a connection */
+        l->tuned = hy_fab__congestion_find(l->r->f->congestion, l->name, l->n_name, l->peer_name,
+                                           l->n_peer_name);
     int k = 0;
     for (ssize_t i = 0; i < n; i++)
         if (e[i].op_context != NULL)

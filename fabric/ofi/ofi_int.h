@@ -71,7 +71,9 @@ typedef struct ofi_link {
     struct fid_av *av;
     struct fid_cq *cq;
     fi_addr_t peer;
-    bool connected;
+    bool connected, tuned; /* the provider's own connection has its congestion control */
+    uint8_t name[FAB_BLOB_MAX], peer_name[FAB_BLOB_MAX];
+    size_t n_name, n_peer_name;
     /* strict profile */
     fab_piece *held[OFI_STASH], *done[OFI_STASH];
     int n_held, n_done;

@@ -124,9 +124,10 @@ class Cli(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.fails(("bench", "link", "-o", "fabric.piece=1"), 2, "fabric", "piece")
         self.fails(("bench", "link", "-o", "fabric.providers=nope"), 1, "nope")
+        self.fails(("bench", "link", "-o", "fabric.congestion=nope"), 1, "[fabric] congestion", "nope", "reno")
         r = json.loads(p.stdout)
         self.assertEqual((r["provider"], r["bytes"][0], len(r["bytes"])), ("own", 16384, 6))
-        for row in ("write", "pull", "tcp_block", "tcp_spin"):
+        for row in ("write", "pull", "tcp_block", "tcp_spin", "tcp_tuned"):
             self.assertEqual(len(r[row]), 6)
             self.assertGreater(min(r[row]), 0, row)
         self.assertEqual(r["raw_write"], [0] * 6)  # own TCP has no provider below

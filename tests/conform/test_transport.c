@@ -8,57 +8,43 @@
 #include "core/base/log.h"
 #include "fabric/fab_int.h"
 #include "tests/conform/transport_faults.h"
+#include "tests/conform/transport_paths.h"
 #include "tests/unit/cm.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 static const tr_impl *im;
 
 static const tr_impl impls[] = {
-    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO, false},
-    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO, false},
-    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ, false},
-    {"own", "own", false, false, false, HY_FAB_PULL_AUTO, false},
-    {"own-read", "own", false, false, false, HY_FAB_PULL_READ, false},
-    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, false},
-    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ, false},
-    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ, false},
-    {"verbs", "verbs", false, false, false, HY_FAB_PULL_AUTO, false}, /* in tools/verbs-vm */
-    {"verbs-write", "verbs", false, false, false, HY_FAB_PULL_WRITE, false},
-    {"verbs-strict", "verbs", false, false, true, HY_FAB_PULL_READ, false},
-    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO, false},
-    {"same-node", "own", false, false, false, HY_FAB_PULL_AUTO, true},
-    {"same-net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, true},
+    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO, false, false},
+    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO, false, false},
+    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ, false, false},
+    {"own", "own", false, false, false, HY_FAB_PULL_AUTO, false, false},
+    {"own-read", "own", false, false, false, HY_FAB_PULL_READ, false, false},
+    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, false, false},
+    {"net-own", "net,tcp,own", false, false, false, HY_FAB_PULL_AUTO, false, true},
+    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ, false, false},
+    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ, false, false},
+    {"verbs", "verbs", false, false, false, HY_FAB_PULL_AUTO, false, false}, /* in tools/verbs-vm */
+    {"verbs-write", "verbs", false, false, false, HY_FAB_PULL_WRITE, false, false},
+    {"verbs-strict", "verbs", false, false, true, HY_FAB_PULL_READ, false, false},
+    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO, false, false},
+    {"same-node", "own", false, false, false, HY_FAB_PULL_AUTO, true, false},
+    {"same-net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, true, false},
 };
-
-static void pair_up(tr *t, int rails)
-{
-    tr_init(t, im, rails);
-    tr_open(t, 0, NULL, NULL);
-    tr_open(t, 1, NULL, NULL);
-    tr_join(t, 0, 1);
-}
-
-/* The one event of an operation, which must be fine. */
-static void done_ok(tr *t, int i, uint64_t op)
-{
-    hy_fab_event ev;
-    if (!tr_event(t, i, HY_FAB_EV_DONE, 20 * HY_SEC, &ev))
-        fail_msg("%s: no event", im->name);
-    if (ev.status != HY_OK)
-        fail_msg("%s: %s: %s", im->name, hy_status_name(ev.status), ev.text);
-    assert_int_equal(ev.op, op);
-}
 
 static void test_messages_in_order(void **state)
 {
     (void)state;
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     enum { N = 600 };
     static uint8_t body[HY_FAB_MSG_MAX];
     uint64_t sent = 0, got = 0, done = 0;
@@ -100,7 +86,7 @@ static void test_window(void **state)
     (void)state;
     tr t;
     hy_fab_event ev;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     int sent = 0;
     uint64_t end = tr_now(&t) + 2 * HY_SEC;
     while (tr_now(&t) < end && sent < 100000) {
@@ -133,7 +119,7 @@ static void test_write_read_sizes(void **state)
     static const size_t sizes[] = {
         1, 7, 64, 4095, 4096, 65537, 1 << 20, (1 << 20) + 1, 3333333, 9 << 20, BIG - 64};
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     uint8_t *a = malloc(BIG), *b = malloc(BIG), *c = malloc(BIG);
     hy_fab_key kb;
     hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL), *mb = tr_mem(&t, 1, b, BIG, 0, &kb);
@@ -151,13 +137,13 @@ static void test_write_read_sizes(void **state)
         assert_true(tr_event(&t, 1, HY_FAB_EV_IMM, 20 * HY_SEC, &ev));
         assert_int_equal(ev.imm, o.imm);
         assert_memory_equal(b + roff, a + off, n); /* all of it, when the immediate is there */
-        done_ok(&t, 0, op);
+        tr_done_ok(&t, 0, op);
         for (size_t k = 0; k < roff; k++)
             assert_int_equal(b[k], 0x5a);
         assert_int_equal(b[roff + n], 0x5a);
         hy_fab_range rr = {mc, off, &kb, roff, n};
         assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &rr, 1, NULL, &op), HY_OK);
-        done_ok(&t, 0, op);
+        tr_done_ok(&t, 0, op);
         assert_memory_equal(c + off, a + off, n);
         assert_int_equal(c[off + n], 0xa5);
     }
@@ -176,7 +162,7 @@ static void test_scatter(void **state)
     (void)state;
     enum { PAGE = 5000, N = 1500 };
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     size_t len = (size_t)PAGE * N;
     uint8_t *a = malloc(len), *b = malloc(len), *c = calloc(1, len);
     hy_fab_key kb;
@@ -197,7 +183,7 @@ static void test_scatter(void **state)
     for (uint64_t i = 0; i < N; i++)
         r[i].mr = mc;
     assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_memory_equal(c, a, len);
     tr_close(&t);
     free(r);
@@ -212,7 +198,7 @@ static void test_many(void **state)
     (void)state;
     enum { N = 400, SLOT = 20000 };
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     size_t len = (size_t)N * SLOT;
     uint8_t *src[2], *dst[2], *back[2];
     hy_fab_mr *ms[2], *mback[2];
@@ -282,7 +268,7 @@ static void test_refused_ranges(void **state)
 {
     (void)state;
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     uint8_t a[4096], b[4096];
     hy_fab_key kb, wrong;
     hy_fab_mr *ma = tr_mem(&t, 0, a, sizeof(a), 0, NULL);
@@ -307,9 +293,9 @@ static void test_refused_ranges(void **state)
     uint64_t op;
     r = (hy_fab_range){ma, 5, &kb, 5, 0};
     assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, NULL, 0, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_int_equal(hy_fab_cancel(t.n[0].f, op), HY_E_NOTFOUND);
     tr_close(&t);
 }
@@ -319,7 +305,7 @@ static void test_dead_key(void **state)
 {
     (void)state;
     tr t;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     static uint8_t a[8192], b[8192];
     hy_fab_key kb;
     uint64_t op;
@@ -329,7 +315,7 @@ static void test_dead_key(void **state)
     hy_fab_range r = {ma, 0, &kb, 0, sizeof(a)};
     tr_fill(b, sizeof(b), 12);
     assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_memory_equal(a, b, sizeof(b));
     memset(a, 0x33, sizeof(a));
     tr_dereg(&t, 1, mb);
@@ -443,7 +429,7 @@ static void test_disconnect(void **state)
     (void)state;
     tr t;
     hy_fab_event ev;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     uint8_t *a = calloc(1, BIG), *b = calloc(1, BIG);
     hy_fab_key kb;
     hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
@@ -468,7 +454,7 @@ static void test_disconnect(void **state)
     r.len = 1000;
     tr_fill(a, 1000, 4);
     assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_memory_equal(a, b, 1000);
     tr_close(&t);
     free(a);
@@ -481,7 +467,7 @@ static void test_restart(void **state)
     (void)state;
     tr t;
     hy_fab_event ev;
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     uint8_t a[1000], b[1000];
     hy_fab_key kb;
     hy_fab_mr *ma = tr_mem(&t, 0, a, sizeof(a), 0, NULL);
@@ -526,11 +512,6 @@ static void test_both_dial(void **state)
         }
         tr_close(&t);
     }
-}
-
-static void only_own(hy_fab_opts *o)
-{
-    o->providers = "own";
 }
 
 /* Completions and immediates come when every byte is there, in whatever order pieces land. */
@@ -588,7 +569,7 @@ static void test_dereg_in_flight(void **state)
         tr t;
         hy_fab_event ev;
         hy_fab_key ka, kb;
-        pair_up(&t, 1);
+        tr_pair(&t, im, 1);
         hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 1, &ka), *mb = tr_mem(&t, 1, b, BIG, 0, &kb);
         hy_fab_range r = {ma, 0, &kb, 0, BIG}, w = {mb, 0, &ka, 0, BIG};
         if (round != 2)
@@ -644,109 +625,12 @@ static void test_any_address(void **state)
     hy_fab_range r = {ma, 0, &kb, 0, LEN}, w = {mb, 0, &ka, 0, LEN};
     tr_fill(a, LEN, 1);
     assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_memory_equal(a, b, LEN);
     tr_fill(b, LEN, 2);
     assert_int_equal(hy_fab_write(t.n[1].f, t.n[1].peer, &w, 1, NULL, &op), HY_OK);
-    done_ok(&t, 1, op);
+    tr_done_ok(&t, 1, op);
     assert_memory_equal(a, b, LEN);
-    tr_close(&t);
-    free(a);
-    free(b);
-}
-
-/* A link says what it runs over: the provider that was asked for. */
-static void test_path(void **state)
-{
-    (void)state;
-    tr t;
-    hy_buf path;
-    char want[64];
-    if (im->same)
-        skip(); /* test_same_node */
-    pair_up(&t, 1);
-    const char *provider = t.n[0].info.rail[0].provider;
-    if (strncmp(im->name, "verbs", 5) == 0)
-        assert_string_equal(provider, "verbs");
-    snprintf(want, sizeof(want), "%s on rail 0 to 0",
-             strcmp(provider, "own") == 0 ? "own TCP" : provider);
-    for (int i = 0; i < 2; i++) {
-        hy_buf_init(&path);
-        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
-        assert_string_equal(hy_buf_str(&path), want);
-        hy_buf_fini(&path);
-    }
-    tr_close(&t);
-}
-
-/* The path is taken, in both directions, and says so. */
-static void test_same_node(void **state)
-{
-    (void)state;
-    tr t;
-    hy_buf path;
-    hy_fab_stats s[2];
-    if (!im->same)
-        skip();
-    pair_up(&t, 1);
-    uint8_t *a = malloc(BIG), *b = calloc(1, BIG);
-    hy_fab_key kb;
-    uint64_t op;
-    hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
-    tr_mem(&t, 1, b, BIG, 0, &kb);
-    hy_fab_range r = {ma, 0, &kb, 0, BIG};
-    tr_fill(a, BIG, 3);
-    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
-    assert_memory_equal(a, b, BIG);
-    memset(a, 0, BIG);
-    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
-    assert_memory_equal(a, b, BIG);
-    for (int i = 0; i < 2; i++) {
-        hy_fab_stats_get(t.n[i].f, &s[i]);
-        assert_int_equal(s[i].same_node, BIG);
-        hy_buf_init(&path);
-        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
-        assert_string_equal(hy_buf_str(&path), "same node, process_vm on rail 0 to 0");
-        hy_buf_fini(&path);
-    }
-    tr_close(&t);
-    free(a);
-    free(b);
-    faults_deaf(im);
-}
-
-/* Two ends without a provider in common still have a link: over own TCP. */
-static void test_unlike_providers(void **state)
-{
-    (void)state;
-    tr t;
-    hy_buf path;
-    if (im->loop || im->same || strncmp(im->name, "own", 3) == 0)
-        skip();
-    tr_init(&t, im, 1);
-    tr_open(&t, 0, NULL, NULL);
-    tr_open(&t, 1, NULL, only_own);
-    tr_join(&t, 0, 1);
-    hy_buf_init(&path);
-    assert_int_equal(hy_fab_peer_path(t.n[0].f, t.n[0].peer, &path), HY_OK);
-    assert_string_equal(hy_buf_str(&path), "own TCP on rail 0 to 0");
-    hy_buf_fini(&path);
-    uint8_t *a = malloc(1 << 20), *b = calloc(1, 1 << 20);
-    hy_fab_key kb;
-    uint64_t op;
-    hy_fab_mr *ma = tr_mem(&t, 0, a, 1 << 20, 0, NULL);
-    tr_mem(&t, 1, b, 1 << 20, 0, &kb);
-    tr_fill(a, 1 << 20, 8);
-    hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
-    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
-    assert_memory_equal(a, b, 1 << 20);
-    memset(a, 0, 1 << 20);
-    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
-    assert_memory_equal(a, b, 1 << 20);
     tr_close(&t);
     free(a);
     free(b);
@@ -760,7 +644,7 @@ static void test_deadline(void **state)
     hy_fab_event ev;
     if (!im->loop)
         skip(); /* real nodes are stopped in test_silence */
-    pair_up(&t, 1);
+    tr_pair(&t, im, 1);
     static uint8_t a[100000], b[100000];
     hy_fab_key kb;
     hy_fab_mr *ma = tr_mem(&t, 0, a, sizeof(a), 0, NULL);
@@ -800,6 +684,36 @@ static void test_chaos(void **state)
     printf("chaos: %llu operations done, %llu failed as they should\n", (unsigned long long)ok,
            (unsigned long long)failed);
     assert_true(ok > 1000 && failed > 100); /* else the faults or the work are missing */
+}
+
+static void test_fine(void **state)
+{
+    (void)state;
+    paths_fine(im);
+}
+
+static void test_congestion(void **state)
+{
+    (void)state;
+    paths_congestion(im);
+}
+
+static void test_path(void **state)
+{
+    (void)state;
+    paths_path(im);
+}
+
+static void test_same_node(void **state)
+{
+    (void)state;
+    paths_same_node(im);
+}
+
+static void test_unlike_providers(void **state)
+{
+    (void)state;
+    paths_unlike_providers(im);
 }
 
 static void test_rails(void **state)
@@ -848,14 +762,14 @@ static void test_near_rail(void **state)
     hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-        done_ok(&t, 0, op);
+        tr_done_ok(&t, 0, op);
     }
     hy_fab_stats_get(t.n[0].f, &s);
     assert_int_equal(s.rail_bytes[0], 0);
     assert_int_equal(s.rail_bytes[1], 4 << 20);
     r.len = BIG; /* three windows */
     assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
-    done_ok(&t, 0, op);
+    tr_done_ok(&t, 0, op);
     assert_memory_equal(a, b, BIG);
     hy_fab_stats_get(t.n[0].f, &s);
     const bool at_once = strncmp(im->name, "verbs", 5) == 0; /* soft RoCE: no window ever fills */
@@ -934,6 +848,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_write_read_sizes),
         cmocka_unit_test(test_scatter),
+        cmocka_unit_test(test_fine),
+        cmocka_unit_test(test_congestion),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),
         cmocka_unit_test(test_dead_key),

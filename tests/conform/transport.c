@@ -104,6 +104,17 @@ void tr_pass(tr *t)
     }
 }
 
+void tr_links(tr *t, uint64_t n)
+{
+    hy_fab_stats st = {0};
+    for (int i = 0; i < 8000 && st.links_up != n; i++) {
+        hy_fab_stats_get(t->n[0].f, &st);
+        tr_pass(t);
+        nanosleep(&(struct timespec){0, t->im->virt ? 0 : 1000000}, NULL);
+    }
+    assert_int_equal(st.links_up, n);
+}
+
 bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out)
 {
     tr_node *n = &t->n[i];
@@ -205,4 +216,22 @@ void tr_fill(void *p, size_t n, uint64_t seed)
         uint64_t v = hy_rng_u64(&r);
         memcpy(b + i, &v, n - i < 8 ? n - i : 8);
     }
+}
+
+void tr_pair(tr *t, const tr_impl *im, int rails)
+{
+    tr_init(t, im, rails);
+    tr_open(t, 0, NULL, NULL);
+    tr_open(t, 1, NULL, NULL);
+    tr_join(t, 0, 1);
+}
+
+void tr_done_ok(tr *t, int i, uint64_t op)
+{
+    hy_fab_event ev;
+    if (!tr_event(t, i, HY_FAB_EV_DONE, 20 * HY_SEC, &ev))
+        fail_msg("%s: no event", t->im->name);
+    if (ev.status != HY_OK)
+        fail_msg("%s: %s: %s", t->im->name, hy_status_name(ev.status), ev.text);
+    assert_int_equal(ev.op, op);
 }

@@ -17,6 +17,7 @@ typedef struct tr_impl {
     bool loop, virt, strict;
     hy_fab_pull pull;
     bool same; /* the same-node path, which the others are without */
+    bool fine; /* own TCP beside the provider, for small ranges */
 } tr_impl;
 
 typedef struct tr_node {
@@ -47,6 +48,12 @@ void tr_close_node(tr *t, int i);
 uint64_t tr_now(tr *t);
 /* Lets a little time pass for everybody. */
 void tr_pass(tr *t);
+/* Two endpoints that know each other. */
+void tr_pair(tr *t, const tr_impl *im, int rails);
+/* The one event of node i's operation, which must be fine. */
+void tr_done_ok(tr *t, int i, uint64_t op);
+/* Waits until node 0 has that many links: further ones may take a moment. */
+void tr_links(tr *t, uint64_t n);
 /* The next event of node i of that kind (-1: any) within so long; false: none. Others are kept in
  * order. The caller finishes it. */
 bool tr_event(tr *t, int i, int kind, uint64_t ns, hy_fab_event *out);

@@ -32,8 +32,8 @@ static void print_row(const char *name, const hy_fab_bench_figure *f)
 static void print_json(const hy_fab_bench_result *r)
 {
     static const char *const keys[HY_BENCH_ROWS] = {
-        "write",      "pull",      "raw_write", "raw_read", "own_write",       "own_pull",
-        "same_write", "same_pull", "tcp_block", "tcp_spin", "process_vm_readv"};
+        "write",      "pull",      "raw_write", "raw_read", "own_write", "own_pull",
+        "same_write", "same_pull", "tcp_block", "tcp_spin", "tcp_tuned", "process_vm_readv"};
     printf("{\"provider\":\"%s\",\"bytes\":[", r->provider);
     for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
         printf("%s%llu", i > 0 ? "," : "", (unsigned long long)hy_fab_bench_sizes[i]);
@@ -42,6 +42,7 @@ static void print_json(const hy_fab_bench_result *r)
         print_row(keys[i], r->rate[i]);
     for (int i = 0; i < HY_FAB_BENCH_RATIOS; i++)
         print_row(r->ratio[i].name, r->ratio[i].by_size);
+    printf(",\"small_over_own\":%s", r->fine ? "true" : "false");
     printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"msg_ratio\":%.3f",
            r->msg_p50.median, r->msg_p99.median, r->tcp_p50.median, r->tcp_p99.median,
            r->msg_ratio.median);
@@ -106,6 +107,7 @@ static int run(const hy_conf *conf, const char *mib, const char *pool, const cha
     hy_fab_bench_opts o = {.providers = hy_buf_str(&list),
                            .piece_bytes = hy_conf_size(conf, "fabric", "piece"),
                            .window_bytes = hy_conf_size(conf, "fabric", "window"),
+                           .congestion = hy_conf_str(conf, "fabric", "congestion"),
                            .raw = !ours,
                            .tcp = !ours,
                            .small = rows == NULL,

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which way the bytes of a link take: its provider, the same node, own TCP in its place or beside
+ * it, and what TCP is told.
+ *
+ * Thread: the test's.  Owner: each test closes what it opens.
+ */
+#include "tests/conform/transport_paths.h"
+#include "tests/conform/transport_faults.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* The youngest connection of this process to that address. */
+static int newest_to(const char *addr)
+{
+    const int port = atoi(strrchr(addr, ':') + 1);
+    int newest = -1;
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_in peer = {0};
+        socklen_t len = sizeof(peer);
+        if (getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && peer.sin_family == AF_INET &&
+            ntohs(peer.sin_port) == port)
+            newest = fd;
+    }
+    return newest;
+}
+
+/* Small ranges and large ones in one operation: each takes its own way, all of them arrive; and
+ * without the link for small ones everything goes over what is left, until it is there again. */
+void paths_fine(const tr_impl *im)
+{
+    enum { N = 600, SLOT = 70000, LEN = N * SLOT };
+    tr t;
+    if (!im->fine)
+        skip();
+    tr_pair(&t, im, 1);
+    tr_links(&t, 2);
+    uint8_t *a = malloc(LEN), *b = calloc(1, LEN), *c = calloc(1, LEN);
+    hy_fab_key kb;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, LEN, 0, NULL), *mc = tr_mem(&t, 0, c, LEN, 0, NULL);
+    tr_mem(&t, 1, b, LEN, 0, &kb);
+    tr_fill(a, LEN, 8);
+    hy_fab_range *r = calloc(N, sizeof(*r));
+    uint64_t small = 0, large = 0, op;
+    for (uint64_t i = 0; i < N; i++) {
+        const uint64_t len = i % 3 == 0 ? SLOT - i : 1 + i * 37 % 65535;
+        r[i] = (hy_fab_range){ma, i * SLOT, &kb, i * 7 % N * SLOT, len};
+        *(len < 65536 ? &small : &large) += len;
+    }
+    hy_fab_stats before, s;
+    hy_fab_stats_get(t.n[0].f, &before);
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    hy_fab_stats_get(t.n[0].f, &s);
+    for (uint64_t i = 0; i < N; i++)
+        assert_memory_equal(b + r[i].roff, a + r[i].off, r[i].len);
+    /* some of each: a piece that begins with one kind takes the other along */
+    assert_in_range(s.fine - before.fine, 1, small + large - 1);
+    assert_int_equal(s.bytes_written - before.bytes_written, small + large);
+    for (uint64_t i = 0; i < N; i++)
+        r[i].mr = mc;
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    for (uint64_t i = 0; i < N; i++)
+        assert_memory_equal(c + r[i].off, a + r[i].off, r[i].len);
+    hy_fab_stats_get(t.n[1].f, &s);
+    assert_true(s.fine > 0); /* what it served */
+    /* the link for small ranges alone dies: what was under way goes over the other one */
+    memset(c, 0, LEN);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
+    tr_pass(&t);
+    assert_int_equal(shutdown(newest_to(t.n[1].info.rail[0].addr), SHUT_RDWR), 0);
+    tr_done_ok(&t, 0, op);
+    for (uint64_t i = 0; i < N; i++)
+        assert_memory_equal(c + r[i].off, a + r[i].off, r[i].len);
+    assert_true(hy_fab_peer_is_up(t.n[0].f, t.n[0].peer));
+    tr_links(&t, 2); /* and is there again */
+    tr_close(&t);
+    free(r);
+    free(a);
+    free(b);
+    free(c);
+}
+
+enum { BIG = 24 << 20 };
+
+static const char *congestion;
+
+static void set_congestion(hy_fab_opts *o)
+{
+    o->congestion = congestion;
+}
+
+/* How many of this process's TCP connections have the one that is wanted, and how many another. */
+static void count_congestion(const char *want, int n[2])
+{
+    n[0] = n[1] = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_storage peer;
+        socklen_t len = sizeof(peer);
+        char has[16] = "";
+        if (getpeername(fd, (struct sockaddr *)&peer, &len) != 0 || peer.ss_family != AF_INET)
+            continue;
+        len = sizeof(has);
+        assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, has, &len), 0);
+        n[strncmp(has, want, sizeof(has)) != 0]++;
+    }
+}
+
+/* Every connection of a link has the congestion control that was asked for, those of libfabric
+ * too; on one machine that is not the system's if that paces. */
+void paths_congestion(const tr_impl *im)
+{
+    static const char *const how[] = {"reno", "system", "auto"};
+    enum { LEN = 4 << 20 };
+    char def[16] = "";
+    socklen_t n = sizeof(def);
+    tr t;
+    if (im->loop || (im->providers[0] != 'n' && im->providers[0] != 'o'))
+        skip();
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, def, &n), 0);
+    close(s);
+    for (size_t i = 0; i < HY_COUNTOF(how); i++) {
+        int has[2];
+        congestion = how[i];
+        tr_init(&t, im, 1);
+        tr_open(&t, 0, NULL, set_congestion);
+        tr_open(&t, 1, NULL, set_congestion);
+        tr_join(&t, 0, 1);
+        tr_links(&t, im->fine ? 2 : 1);
+        uint8_t *a = calloc(1, LEN), *b = malloc(LEN);
+        hy_fab_key ka, kb;
+        hy_fab_mr *ma = tr_mem(&t, 0, a, LEN, 1, &ka), *mb = tr_mem(&t, 1, b, LEN, 0, &kb);
+        hy_fab_range there = {ma, 0, &kb, 0, LEN}, back = {mb, 0, &ka, 0, LEN};
+        uint64_t op;
+        assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &there, 1, NULL, &op), HY_OK);
+        tr_done_ok(&t, 0, op);
+        assert_int_equal(hy_fab_write(t.n[1].f, t.n[1].peer, &back, 1, NULL, &op), HY_OK);
+        tr_done_ok(&t, 1, op);
+        count_congestion(i == 0 ? "reno" : i == 1 ? def : "cubic", has);
+        if (i == 2 && has[0] == 0)
+            count_congestion("reno", has); /* a kernel without cubic */
+        assert_true(has[0] >= 2);
+        assert_int_equal(has[1], 0);
+        tr_close(&t);
+        free(a);
+        free(b);
+    }
+}
+
+/* A link says what it runs over: the provider that was asked for. */
+void paths_path(const tr_impl *im)
+{
+    tr t;
+    hy_buf path;
+    char want[128];
+    if (im->same)
+        skip(); /* paths_same_node */
+    tr_pair(&t, im, 1);
+    tr_links(&t, im->fine ? 2 : 1);
+    const char *provider = t.n[0].info.rail[0].provider;
+    if (strncmp(im->name, "verbs", 5) == 0)
+        assert_string_equal(provider, "verbs");
+    snprintf(want, sizeof(want), "%s on rail 0 to 0",
+             strcmp(provider, "own") == 0 ? "own TCP" : provider);
+    if (im->fine)
+        snprintf(want, sizeof(want), "own TCP for small ranges on rail 0 to 0, %s on rail 0 to 0",
+                 provider);
+    for (int i = 0; i < 2; i++) {
+        hy_buf_init(&path);
+        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
+        assert_string_equal(hy_buf_str(&path), want);
+        hy_buf_fini(&path);
+    }
+    tr_close(&t);
+}
+
+/* The path is taken, in both directions, and says so. */
+void paths_same_node(const tr_impl *im)
+{
+    tr t;
+    hy_buf path;
+    hy_fab_stats s[2];
+    if (!im->same)
+        skip();
+    tr_pair(&t, im, 1);
+    uint8_t *a = malloc(BIG), *b = calloc(1, BIG);
+    hy_fab_key kb;
+    uint64_t op;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
+    tr_mem(&t, 1, b, BIG, 0, &kb);
+    hy_fab_range r = {ma, 0, &kb, 0, BIG};
+    tr_fill(a, BIG, 3);
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    assert_memory_equal(a, b, BIG);
+    memset(a, 0, BIG);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    assert_memory_equal(a, b, BIG);
+    for (int i = 0; i < 2; i++) {
+        hy_fab_stats_get(t.n[i].f, &s[i]);
+        assert_int_equal(s[i].same_node, BIG);
+        hy_buf_init(&path);
+        assert_int_equal(hy_fab_peer_path(t.n[i].f, t.n[i].peer, &path), HY_OK);
+        assert_string_equal(hy_buf_str(&path), "same node, process_vm on rail 0 to 0");
+        hy_buf_fini(&path);
+    }
+    tr_close(&t);
+    free(a);
+    free(b);
+    faults_deaf(im);
+}
+
+static void only_own(hy_fab_opts *o)
+{
+    o->providers = "own";
+}
+
+/* Two ends without a provider in common still have a link: over own TCP. */
+void paths_unlike_providers(const tr_impl *im)
+{
+    tr t;
+    hy_buf path;
+    if (im->loop || im->same || strncmp(im->name, "own", 3) == 0)
+        skip();
+    tr_init(&t, im, 1);
+    tr_open(&t, 0, NULL, NULL);
+    tr_open(&t, 1, NULL, only_own);
+    tr_join(&t, 0, 1);
+    hy_buf_init(&path);
+    assert_int_equal(hy_fab_peer_path(t.n[0].f, t.n[0].peer, &path), HY_OK);
+    assert_string_equal(hy_buf_str(&path), "own TCP on rail 0 to 0");
+    hy_buf_fini(&path);
+    uint8_t *a = malloc(1 << 20), *b = calloc(1, 1 << 20);
+    hy_fab_key kb;
+    uint64_t op;
+    hy_fab_mr *ma = tr_mem(&t, 0, a, 1 << 20, 0, NULL);
+    tr_mem(&t, 1, b, 1 << 20, 0, &kb);
+    tr_fill(a, 1 << 20, 8);
+    hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
+    assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    assert_memory_equal(a, b, 1 << 20);
+    memset(a, 0, 1 << 20);
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    tr_done_ok(&t, 0, op);
+    assert_memory_equal(a, b, 1 << 20);
+    tr_close(&t);
+    free(a);
+    free(b);
+}
