@@ -20,6 +20,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The wish for own TCP beside a link that there is, for small ranges. */
+static const char FINE[] = "own+";
+
 static void proof(const fab_link *l, const char *who, uint8_t out[32])
 {
     uint8_t in[40] = {0};
@@ -58,7 +61,7 @@ void hy_fab__hello(fab_link *l)
 {
     hy_buf b;
     hy_buf_init(&b);
-    fill_mine(l, l->fine ? "own" : l->f->rail[l->rail].provider);
+    fill_mine(l, l->fine ? FINE : l->f->rail[l->rail].provider);
     hy_fab__hello_put(&b, &l->mine);
     l->state = LINK_CHALLENGE;
     hy_fab__frame(l, FAB_HELLO, b.data, b.len, NULL, 0);
@@ -110,7 +113,7 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
     l->pull_by_write = l->dp->pull_by_write;
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
     HY_TRY(hy_fab__peer_meet(l));
-    l->fine = !same && l->peer->up;
+    l->fine |= !l->out && strcmp(l->theirs.dp, FINE) == 0;
     if (!same && !l->fine)
         hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
                 f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);

@@ -52,17 +52,10 @@ hy_status hy_fab__congestion_check(const char *how)
                    has);
 }
 
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+static bool is_loopback(const struct sockaddr_storage *a)
 {
-    if (a->ss_family != b->ss_family)
-        return false;
-    if (a->ss_family == AF_INET6) {
-        const struct in6_addr *x = &((const struct sockaddr_in6 *)a)->sin6_addr;
-        return memcmp(x, &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(*x)) == 0;
-    }
-    const uint32_t x = ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr);
-    const uint32_t y = ntohl(((const struct sockaddr_in *)b)->sin_addr.s_addr);
-    return a->ss_family == AF_INET && (x == y || (x >> 24 == 127 && y >> 24 == 127));
+    return a->ss_family == AF_INET &&
+           ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
 static uint16_t port(const struct sockaddr_storage *a)
@@ -86,7 +79,8 @@ static void tell(const char *how, int fd, const struct sockaddr_storage *mine,
 {
     if (strcmp(how, "auto") != 0)
         (void)!set(fd, how);
-    else if (same_host(mine, theirs) && !set(fd, "cubic"))
+    else if ((hy_fab__same_ip(mine, theirs) || (is_loopback(mine) && is_loopback(theirs))) &&
+             !set(fd, "cubic"))
         (void)!set(fd, "reno");
 }
 
@@ -103,7 +97,7 @@ static bool is_at(const struct sockaddr_storage *a, const void *addr, size_t n)
     if (n > sizeof(b))
         return false;
     memcpy(&b, addr, n);
-    return same_host(a, &b) && port(a) == port(&b);
+    return hy_fab__same_ip(a, &b) && port(a) == port(&b);
 }
 
 bool hy_fab__congestion_find(const char *how, const void *mine, size_t n_mine, const void *theirs,

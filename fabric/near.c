@@ -19,18 +19,6 @@
 
 enum { LOCAL = 10, REMOTE = 20 /* ACPI's numbers, where the kernel has none */ };
 
-static bool same_host(const struct sockaddr *a, const struct sockaddr_storage *b)
-{
-    if (a == NULL || a->sa_family != b->ss_family)
-        return false;
-    if (a->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)b)->sin_addr.s_addr;
-    return a->sa_family == AF_INET6 &&
-           memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
 int hy_fab__numa_of_addr(const char *addr)
 {
     struct sockaddr_storage ss;
@@ -41,7 +29,7 @@ int hy_fab__numa_of_addr(const char *addr)
         return -1;
     for (const struct ifaddrs *i = all; i != NULL && node < 0; i = i->ifa_next) {
         char path[128];
-        if (!same_host(i->ifa_addr, &ss))
+        if (i->ifa_addr == NULL || !hy_fab__same_ip((const void *)i->ifa_addr, &ss))
             continue;
         snprintf(path, sizeof(path), "/sys/class/net/%.32s/device/numa_node", i->ifa_name);
         FILE *f = fopen(path, "re");

@@ -75,6 +75,17 @@ hy_status hy_fab__addr_parse(const char *addr, struct sockaddr_storage *out, soc
     return HY_OK;
 }
 
+bool hy_fab__same_ip(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET6)
+        return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr,
+                      &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+    return a->ss_family == AF_INET && ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+                                          ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+}
+
 void hy_fab__addr_text(const struct sockaddr_storage *a, char *out, size_t cap)
 {
     char host[INET6_ADDRSTRLEN] = "?";

@@ -13,6 +13,8 @@
 
 hy_status hy_fab__addr_parse(const char *addr, struct sockaddr_storage *out, socklen_t *len,
                              bool numeric);
+/* Whatever their ports. Of an address of another family only sa_family is read. */
+bool hy_fab__same_ip(const struct sockaddr_storage *a, const struct sockaddr_storage *b);
 void hy_fab__addr_text(const struct sockaddr_storage *a, char *out, size_t cap);
 void hy_fab__sock_tune(int fd); /* non-blocking, no delay, not inherited */
 /* TCP's congestion control; how: as in hy_fab_opts.

@@ -58,11 +58,24 @@ def figures(move, total):
     print("RESULT", json.dumps([move(s, total // 4 if s < 65536 else total) for s in SIZES]), flush=True)
 
 
-def peer(kind, total, env):
+def ip_bytes():
+    """What IP has carried on this machine so far."""
+    with open("/proc/net/netstat") as f:
+        names, values = [line.split() for line in f if line.startswith("IpExt:")]
+    return int(values[names.index("OutOctets")])
+
+
+def peer(kind, total, env, tcp):
+    """Its figures; whether the bytes went by TCP is looked at, not believed."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("UCX_", "MC_"))}
+    before = ip_bytes()
     r = subprocess.run([sys.executable, sys.argv[0], "--initiator", kind, "--mib", str(total >> 20)],
-                       env={**os.environ, **env}, capture_output=True, text=True, timeout=170)
+                       env={**clean, **env}, capture_output=True, text=True, timeout=170)
+    sent = ip_bytes() - before
     for line in r.stdout.splitlines():
         if line.startswith("RESULT "):
+            if (sent > total) != tcp:
+                sys.exit(f"{kind}: {sent >> 20} MiB went over IP, of more than {total >> 20} in all")
             return json.loads(line[7:])
     sys.exit(f"{kind} gave no result:\n" + r.stdout[-800:] + r.stderr[-1500:])
 
@@ -78,8 +91,9 @@ def show(name, per_round):
     print(f"{name:28}" + "".join(f"{statistics.median(c):6.2f} ({min(c):.2f}-{max(c):.2f})" for c in cols))
 
 
-def main(target, initiator, kinds, names, ratios):
-    """kinds: {name: environment} of the peer; names: our rows; ratios: pairs of names of both."""
+def main(target, initiator, kinds, names, ratios, over_tcp):
+    """kinds: {name: environment} of the peer, over_tcp: those whose bytes go by TCP; names: our rows; ratios: pairs of
+    names of both."""
     p = argparse.ArgumentParser()
     p.add_argument("--halyard", default="build/release/halyard")
     p.add_argument("--rounds", type=int, default=5)
@@ -94,7 +108,7 @@ def main(target, initiator, kinds, names, ratios):
     rows = {k: [] for k in (*kinds, *names)}
     for r in range(o.rounds):
         for k in list(kinds)[:: 1 if r % 2 == 0 else -1]:
-            rows[k].append(peer(k, o.mib << 20, kinds[k]))
+            rows[k].append(peer(k, o.mib << 20, kinds[k], k in over_tcp))
         mine = ours(o.halyard, o.mib, names)
         for k in names:
             rows[k].append(mine[k.replace(" ", "_")])
