@@ -218,9 +218,10 @@ struct fab_link {
     hy_status broken_st;
     char broken_why[96];
     uint64_t idle_since;
-    char addr[80];              /* dialled */
-    char from[80];              /* accepted: whose socket it is; "": not known */
-    char want[HY_FAB_NODE_MAX]; /* dialled: who shall answer; "": anybody */
+    uint64_t worked_ns, rest_until; /* in the data path since it was last empty; let bytes gather */
+    char addr[80];                  /* dialled */
+    char from[80];                  /* accepted: whose socket it is; "": not known */
+    char want[HY_FAB_NODE_MAX];     /* dialled: who shall answer; "": anybody */
     struct {
         bool rx, tx; /* the peer's memory can be read from here; ours from there */
         uint32_t pid, n_in;
