@@ -292,7 +292,16 @@ static hy_status sock_send(void *ct, fab_conn *conn, const void *a, size_t na, c
     if (c->out.len == 0 && !c->connecting) {
         struct iovec v[2] = {{(void *)a, na}, {(void *)b, nb}};
         struct msghdr m = {.msg_iov = v, .msg_iovlen = nb > 0 ? 2 : 1};
-        ssize_t k = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        char small[256]; /* in one piece: a tenth of a microsecond sooner */
+        ssize_t k;
+        if (na + nb <= sizeof(small)) {
+            memcpy(small, a, na);
+            if (nb > 0)
+                memcpy(small + na, b, nb);
+            k = send(c->fd, small, na + nb, MSG_NOSIGNAL);
+        } else {
+            k = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+        }
         sent = k > 0 ? (size_t)k : 0; /* an error shows at the next poll */
     }
     if (sent < na)
