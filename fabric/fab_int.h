@@ -212,6 +212,7 @@ struct fab_link {
     bool pull_by_write;
     bool native_tcp;      /* libfabric's: few ranges a piece, slow where one is just above 64 KiB */
     bool fine;            /* own TCP beside native TCP: carries small ranges, sixteen a frame */
+    bool awaits;          /* own TCP: its data connection is not there yet */
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
     uint64_t again_since; /* it has taken nothing since then; 0: it does */

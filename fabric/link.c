@@ -358,6 +358,12 @@ static void watch_up(fab_link *l, uint64_t now)
         hy_fab__break(l, HY_E_PEER, "no sign of life within the peer timeout");
         return;
     }
+    if (l->awaits && now >= l->deadline) {
+        hy_fab__break(l, HY_E_PEER, "no data connection within the connect timeout");
+        return;
+    }
+    if (l->awaits)
+        hy_fab__timer(f, l->deadline);
     if (l->n_out > 0 || l->again_since != 0) {
         uint64_t since = l->last_done;
         if (l->again_since > since || l->n_out == 0)

@@ -47,7 +47,7 @@ typedef struct own_dpl {
     uint64_t id, peer_id;
     uint8_t cookie[COOKIE], peer_cookie[COOKIE];
     int fd;
-    bool ready, full; /* full: the socket took no more */
+    bool full; /* the socket took no more */
     own_out *head, *tail;
     int n_served;
     /* what comes in */
@@ -120,6 +120,7 @@ static hy_status link_open(void *rail, fab_link *l, void **out, void *blob, size
     d->f = r->f;
     d->link = l;
     d->fd = -1;
+    l->awaits = true;
     d->in_need = HEAD;
     d->id = hy_rng_u64(&r->f->rng);
     for (int i = 0; i < COOKIE; i += 8)
@@ -206,7 +207,7 @@ bool hy_fab__own_attach(fab_link *stranger, const uint8_t *p, size_t n)
         return false;
     }
     d->fd = fd;
-    d->ready = true;
+    d->link->awaits = false;
     queue(d, o);
     d->link->busy = true; /* let progress send it */
     return true;
@@ -245,7 +246,7 @@ static void link_close(void *dpl)
 static hy_status post(void *dpl, fab_piece *x)
 {
     own_dpl *d = dpl;
-    if (!d->ready)
+    if (d->link->awaits)
         return HY_AGAIN;
     own_out *o = new_out(x->read ? OWN_READ : OWN_WRITE, x->id, x->len, HY_OK);
     if (o == NULL)
@@ -417,7 +418,7 @@ static bool take_head(own_dpl *d)
     fab_piece *p;
     switch (d->kind) {
     case OWN_HELLO:
-        d->ready = true;
+        d->link->awaits = false;
         in_done(d);
         return true;
     case OWN_READ:
@@ -544,7 +545,7 @@ static bool progress(void *dpl, uint64_t now)
         moved |= flush(d);
     if (moved)
         d->link->last_rx = hy_fab__now(d->f);
-    d->link->busy = !d->ready || d->head != NULL;
+    d->link->busy = d->link->awaits || d->head != NULL;
     return moved;
 }
 

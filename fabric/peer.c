@@ -105,6 +105,7 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
     p->their_inc = their_inc;
     l->state = LINK_UP;
     l->last_rx = l->last_done = now;
+    l->deadline = hy_clock_after(now, f->o.connect_timeout_ns); /* for its data connection */
     f->stats.links_up++;
     hy_fab__timer(f, 0);
     hy_info("fabric", "%s: link to %s over rail %d to %d: %s", f->node, p->node, l->rail, l->rrail,

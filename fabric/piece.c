@@ -65,11 +65,18 @@ static void delist(fab_piece *p)
     p->link = NULL;
 }
 
-/* Small ranges go over links made for them, if there are any, and nothing else does. */
+/* Small ranges go over links made for them, if there are any, and nothing else does. Nothing waits
+ * for one of those to get its connection: the others carry everything meanwhile. */
+static bool is_kind(const fab_link *l, const fab_peer *p, bool fine)
+{
+    return l->peer == p && l->state == LINK_UP && !l->broken && l->fine == fine &&
+           !(fine && l->awaits);
+}
+
 static bool has_kind(const hy_fab *f, const fab_peer *p, bool fine)
 {
     for (const fab_link *l = f->links; l != NULL; l = l->next)
-        if (l->peer == p && l->state == LINK_UP && !l->broken && l->fine == fine)
+        if (is_kind(l, p, fine))
             return true;
     return false;
 }
@@ -81,8 +88,8 @@ static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr, bool small)
     fab_link *best = NULL;
     const bool fine = has_kind(f, p, small) ? small : !small;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
-        if (l->peer != p || l->state != LINK_UP || l->broken || l->full || l->fine != fine ||
-            l->n_out >= MOST_PIECES || (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
+        if (!is_kind(l, p, fine) || l->full || l->n_out >= MOST_PIECES ||
+            (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
             continue;
         int far = best != NULL ? mr->rail[l->rail].distance - mr->rail[best->rail].distance : 0;
         if (best == NULL || far < 0 || (far == 0 && l->bytes_out < best->bytes_out))

@@ -692,6 +692,12 @@ static void test_fine(void **state)
     paths_fine(im);
 }
 
+static void test_fine_mute(void **state)
+{
+    (void)state;
+    faults_fine(im);
+}
+
 static void test_congestion(void **state)
 {
     (void)state;
@@ -849,6 +855,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_write_read_sizes),
         cmocka_unit_test(test_scatter),
         cmocka_unit_test(test_fine),
+        cmocka_unit_test(test_fine_mute),
         cmocka_unit_test(test_congestion),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),
