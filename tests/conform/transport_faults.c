@@ -534,16 +534,22 @@ static int relay_to(const struct sockaddr_in *to)
     return connect(b, (const struct sockaddr *)to, sizeof(*to)) == 0 ? b : -1;
 }
 
-static bool relay_pass(int from, int to, fate data)
+/* false: the connection ends. */
+static bool relay_pass(int from, int *to, fate data)
 {
     static char buf[65536];
     const ssize_t k = recv(from, buf, sizeof(buf), 0);
     if (k <= 0)
         return false;
     if (data == PASSED || k < FAB_HEAD || memcmp(buf, "HYFB", 4) != 0 || buf[5] != FAB_DATA)
-        return send(to, buf, (size_t)k, MSG_NOSIGNAL) == k;
+        return send(*to, buf, (size_t)k, MSG_NOSIGNAL) == k;
+    if (data == SWALLOWED) { /* and stays open for ever */
+        close(*to);
+        *to = -1;
+        return true;
+    }
     tr_fill(buf, sizeof(buf), 5);
-    return data == SWALLOWED || (data == GARBLED && send(from, buf, sizeof(buf), MSG_NOSIGNAL) > 0);
+    return data == GARBLED && send(from, buf, sizeof(buf), MSG_NOSIGNAL) > 0;
 }
 
 static void relay_main(int ls, const struct sockaddr_in *to, fate data)
@@ -558,7 +564,7 @@ static void relay_main(int ls, const struct sockaddr_in *to, fate data)
             if ((p[i].revents & (POLLIN | POLLHUP)) == 0)
                 continue;
             nfds_t other = i % 2 == 1 ? i + 1 : i - 1;
-            if (relay_pass(p[i].fd, p[other].fd, data))
+            if (relay_pass(p[i].fd, &p[other].fd, data))
                 continue;
             close(p[i].fd);
             close(p[other].fd);
