@@ -90,6 +90,10 @@ static void refuse(fab_link *l, hy_status st)
 {
     char why[96];
     snprintf(why, sizeof(why), "%s", hy_fail_text());
+    if (st == HY_E_ABORTED) { /* nobody is at fault */
+        hy_fab__break(l, st, why);
+        return;
+    }
     l->f->stats.refused_auth++;
     hy_fab__denied(l, false, why);
     hy_fab__frame(l, FAB_REFUSE, why, strlen(why), NULL, 0);
@@ -112,8 +116,8 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
     l->max_segs = l->dp->max_segs;
     l->pull_by_write = l->dp->pull_by_write;
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
-    HY_TRY(hy_fab__peer_meet(l));
     l->fine |= !l->out && strcmp(l->theirs.dp, FINE) == 0;
+    HY_TRY(hy_fab__peer_meet(l));
     if (!same && !l->fine)
         hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
                 f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);

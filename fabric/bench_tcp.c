@@ -101,7 +101,7 @@ hy_status bench_tcp_open(bench *b)
     b->tcp = open_pair(b);
     b->tuned = open_pair(b);
     if (b->tuned >= 0)
-        hy_fab__congestion_set(b->o.congestion != NULL ? b->o.congestion : "auto", b->tuned);
+        hy_fab__congestion_set(b->o.congestion != NULL ? b->o.congestion : "auto", b->tuned, NULL);
     return b->tcp >= 0 && b->tuned >= 0
                ? HY_OK
                : hy_fail(HY_E_SYS, "bench: plain TCP: %s", strerror(errno));

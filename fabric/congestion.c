@@ -31,6 +31,7 @@ hy_status hy_fab__congestion_check(const char *how)
     if (strcmp(how, "auto") == 0 || strcmp(how, "system") == 0)
         return HY_OK;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    errno = ENOENT;
     const bool ok = strlen(how) < FAB_CONGESTION_MAX && set(fd, how);
     const int e = errno;
     if (fd >= 0)
@@ -74,21 +75,23 @@ static bool ends(int fd, struct sockaddr_storage *mine, struct sockaddr_storage 
            getpeername(fd, (struct sockaddr *)theirs, &m) == 0;
 }
 
-static void tell(const char *how, int fd, const struct sockaddr_storage *mine,
-                 const struct sockaddr_storage *theirs)
+static void set_auto(int fd, const struct sockaddr_storage *mine,
+                     const struct sockaddr_storage *theirs)
 {
-    if (strcmp(how, "auto") != 0)
-        (void)!set(fd, how);
-    else if ((hy_fab__same_ip(mine, theirs) || (is_loopback(mine) && is_loopback(theirs))) &&
-             !set(fd, "cubic"))
+    if ((hy_fab__same_ip(mine, theirs) || (is_loopback(mine) && is_loopback(theirs))) &&
+        !set(fd, "cubic"))
         (void)!set(fd, "reno");
 }
 
-void hy_fab__congestion_set(const char *how, int fd)
+void hy_fab__congestion_set(const char *how, int fd, const struct sockaddr_storage *to)
 {
     struct sockaddr_storage mine, theirs;
-    if (strcmp(how, "system") != 0 && ends(fd, &mine, &theirs))
-        tell(how, fd, &mine, &theirs);
+    if (strcmp(how, "system") == 0)
+        return;
+    if (strcmp(how, "auto") != 0)
+        (void)!set(fd, how);
+    else if (ends(fd, &mine, &theirs) || to != NULL)
+        set_auto(fd, &mine, to != NULL ? to : &theirs);
 }
 
 static bool is_at(const struct sockaddr_storage *a, const void *addr, size_t n)
@@ -113,7 +116,7 @@ bool hy_fab__congestion_find(const char *how, const void *mine, size_t n_mine, c
         if (e->d_name[0] == '.' || !ends(fd, &here, &there) ||
             (!is_at(&here, mine, n_mine) && !is_at(&there, theirs, n_theirs)))
             continue;
-        tell(how, fd, &here, &there);
+        hy_fab__congestion_set(how, fd, NULL);
         found = true;
     }
     closedir(d);

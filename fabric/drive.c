@@ -28,7 +28,7 @@
 #define DOZE_NS   (200 * HY_US) /* longer naps */
 #define SLICE_NS  (200 * HY_US)
 #define POLLER_NS HY_MS       /* a poll that recent: somebody is polling in a loop */
-#define AWAY_NS   (4 * HY_MS) /* and is not disturbed more often */
+#define AWAY_NS   (4 * HY_MS) /* who has done so for long is not disturbed more often */
 
 uint64_t hy_fab__now(hy_fab *f)
 {
@@ -54,7 +54,7 @@ void hy_fab__unlock(hy_fab *f)
         f->o.notify(f->o.notify_arg);
 }
 
-static bool polled_lately(hy_fab *f, uint64_t now)
+bool hy_fab__polled_lately(hy_fab *f, uint64_t now)
 {
     return now < atomic_load_explicit(&f->polled_ns, memory_order_relaxed) + POLLER_NS;
 }
@@ -65,7 +65,7 @@ void hy_fab__kick(hy_fab *f)
         atomic_store_explicit(&f->called_ns, hy_fab__now(f), memory_order_relaxed);
     if (f->stage != NULL)
         hy_mbox_wake(hy_stage_mbox(f->stage));
-    else if (f->has_thread && atomic_load(&f->asleep) && !polled_lately(f, hy_fab__now(f)))
+    else if (f->has_thread && atomic_load(&f->asleep) && !hy_fab__polled_lately(f, hy_fab__now(f)))
         f->ct->wake(f->ctx);
 }
 
@@ -92,11 +92,9 @@ bool hy_fab__pass(hy_fab *f, uint64_t *next, bool *hot)
         return false;
     bool moved = f->ct->poll(f->ctx, now);
     moved |= hy_fab__links_progress(f, now, hot);
-    if (f->told && f->has_thread) { /* goes first: what is posted next may take a millisecond */
-        *next = now;
-        return true;
-    }
-    for (uint32_t i = 0; i < f->n_slots; i++) {
+    /* an event goes first: what is posted next may take a millisecond; but not time after time */
+    f->put_off = f->told && f->has_thread && !f->put_off;
+    for (uint32_t i = 0; i < f->n_slots && !f->put_off; i++) {
         fab_peer *p = &f->peers[i];
         if (p->up && p->n_queued > 0)
             moved |= hy_fab__post(f, p, now);
@@ -148,8 +146,10 @@ static void *thread_main(void *arg)
     while (!atomic_load(&f->stop)) {
         uint64_t next, now = hy_fab__now(f);
         bool hot;
-        if (polled_lately(f, now)) { /* two on one core would stand in each other's way */
-            sleep_till(f, now + AWAY_NS, true);
+        if (hy_fab__polled_lately(f, now)) { /* two on one core stand in each other's way */
+            const uint64_t since = atomic_load_explicit(&f->polling_since, memory_order_relaxed);
+            const uint64_t away = now < since + AWAY_NS ? HY_MS : AWAY_NS;
+            sleep_till(f, now + away, true);
             continue;
         }
         hy_fab__lock(f);

@@ -88,6 +88,8 @@ static void note_poll(hy_fab *f, bool begins)
     if (begins)
         f->poll_streak = now < last + POLL_GAP_NS ? f->poll_streak + 1 : 0;
     f->last_poll_ns = now;
+    if (f->poll_streak == 0)
+        atomic_store_explicit(&f->polling_since, now, memory_order_relaxed);
     if (f->poll_streak >= POLL_LOOP)
         atomic_store_explicit(&f->polled_ns, now, memory_order_relaxed);
 }
@@ -98,7 +100,8 @@ size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n)
     if (f->has_thread)
         note_poll(f, true);
     /* who looks for an event now and then need not send a megabyte in between */
-    if (got > 0 || f->stage != NULL || (f->has_thread && f->poll_streak < POLL_LOOP) ||
+    if (got > 0 || f->stage != NULL ||
+        (f->has_thread && !hy_fab__polled_lately(f, f->last_poll_ns)) ||
         pthread_mutex_trylock(&f->lock) != 0)
         return got;
     uint64_t next;
@@ -120,10 +123,10 @@ void hy_fab_event_fini(hy_fab_event *ev)
 bool hy_fab_wait(hy_fab *f, uint64_t deadline_ns)
 {
     struct timespec ts = {(time_t)(deadline_ns / HY_SEC), (long)(deadline_ns % HY_SEC)};
-    if (f->poll_streak >= POLL_LOOP) { /* the thread takes over again */
+    if (f->has_thread && atomic_load(&f->polled_ns) != 0) { /* the thread takes over again */
         f->poll_streak = 0;
         atomic_store(&f->polled_ns, 0);
-        hy_fab__kick(f);
+        f->ct->wake(f->ctx); /* also one that is only about to sleep */
     }
     pthread_mutex_lock(&f->ev_lock);
     int rc = 0;

@@ -278,6 +278,7 @@ struct hy_fab {
     size_t ev_head, ev_n, ev_cap;
     _Atomic size_t ev_count;
     _Atomic uint32_t ev_ops; /* DONE events not yet polled */
+    bool put_off;            /* the last pass posted nothing, so that an event is told first */
     bool told;               /* notify is owed at the end of the pass */
     /* driver */
     pthread_t thread;
@@ -285,6 +286,7 @@ struct hy_fab {
     _Atomic bool stop;
     hy_stage *stage;
     _Atomic uint64_t polled_ns; /* somebody polls in a loop: the thread keeps away */
+    _Atomic uint64_t polling_since;
     _Atomic uint64_t called_ns; /* the end of another call, which may have taken long */
     _Atomic bool asleep;
     uint64_t last_poll_ns; /* of the thread that polls */
@@ -296,6 +298,8 @@ struct hy_fab {
 uint64_t hy_fab__now(hy_fab *f);
 void hy_fab__lock(hy_fab *f);
 void hy_fab__unlock(hy_fab *f);
+/* Somebody polls in a loop and does the thread's work. */
+bool hy_fab__polled_lately(hy_fab *f, uint64_t now);
 /* After something was started: let the thread look at it. */
 void hy_fab__kick(hy_fab *f);
 /* One pass; true when something happened. *next: when to come again. *hot: bytes may move that

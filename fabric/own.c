@@ -243,6 +243,8 @@ static void link_close(void *dpl)
     hy_free(d);
 }
 
+static bool flush(own_dpl *d);
+
 static hy_status post(void *dpl, fab_piece *x)
 {
     own_dpl *d = dpl;
@@ -264,7 +266,9 @@ static hy_status post(void *dpl, fab_piece *x)
                 (own_seg){(char *)s->mr->span.addr + s->off, s->mr, (size_t)s->len};
     }
     o->head_len = HEAD + (size_t)SEG * (size_t)x->n_segs;
-    queue(d, o); /* progress sends it, with what else there is */
+    queue(d, o);
+    if (!d->full && x->op->cur == x->op->n_ranges) /* else with what comes next */
+        flush(d);
     return HY_OK;
 }
 
@@ -541,7 +545,7 @@ static bool progress(void *dpl, uint64_t now)
     bool moved = poll(&p, 1, 0) > 0 && (p.revents & ~POLLOUT) != 0 && receive(d);
     if ((p.revents & POLLOUT) != 0)
         d->full = false;
-    if (!d->link->broken && !d->full && !d->f->told) /* told: an event, which goes first */
+    if (!d->link->broken && !d->full && (!d->f->told || d->f->put_off)) /* an event goes first */
         moved |= flush(d);
     if (moved)
         d->link->last_rx = hy_fab__now(d->f);

@@ -59,6 +59,8 @@ hy_status hy_fab__peer_meet(fab_link *l)
         return hy_fail(HY_E_INVAL, "node id %s is taken twice (or the node dialled itself)",
                        f->node);
     fab_peer *p = find_node(f, l->theirs.node);
+    if (l->fine && (p == NULL || !p->up || p->epoch != l->theirs.epoch))
+        return hy_fail(HY_E_ABORTED, "the link that this one was to stand beside is gone");
     if (p != NULL && p->epoch != l->theirs.epoch) {
         hy_fab__peer_down(p, f, HY_E_PEER, "it has restarted: a new epoch");
         p = NULL;
@@ -124,7 +126,7 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
         end_connect(f, op, p, HY_OK, p->node);
     }
     l->connect_op = 0;
-    if (p->primary == NULL) {
+    if (p->primary == NULL || (p->primary->fine && !l->fine)) {
         p->primary = l;
         hy_fab__msg_repoint(f, p);
     }
@@ -175,7 +177,8 @@ void hy_fab__peer_leave(fab_link *l, hy_status st, const char *why)
     for (fab_link *o = f->links; o != NULL; o = o->next)
         if (o->peer == p && o->state == LINK_UP && !o->broken) {
             any_up = true;
-            best = o;
+            if (best == NULL || best->fine)
+                best = o;
         }
     if (p->up && !any_up) { /* others are only on their way: they belong to the next state */
         hy_fab__peer_down(p, f, st, why);

@@ -140,7 +140,7 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
     fab_piece *p = op->redo;
     const fab_range *r = &op->ranges[op->cur];
     fab_link *l = p != NULL ? pick(f, op->peer, p->seg[0].mr, p->seg[0].len < SMALL_BELOW)
-                            : pick(f, op->peer, r->mr, r->len - op->cur_off < SMALL_BELOW);
+                            : pick(f, op->peer, r->mr, r->len < SMALL_BELOW);
     if (l == NULL)
         return HY_AGAIN;
     if (p != NULL) {

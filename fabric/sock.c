@@ -182,6 +182,7 @@ static hy_status sock_listen(void *ct, int rail, const char *addr, char *bound, 
     if (fd < 0)
         return hy_fail(HY_E_SYS, "fabric: socket: %s", strerror(errno));
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    hy_fab__congestion_set(s->f->congestion, fd, NULL); /* a name: those accepted inherit it */
     if (bind(fd, (struct sockaddr *)&ss, len) != 0 || listen(fd, 128) != 0) {
         int e = errno;
         close(fd);
@@ -218,6 +219,7 @@ hy_status hy_fab__sock_dial(hy_fab *f, int rail, const char *addr, int *fd_out)
     if (fd < 0)
         return hy_fail(HY_E_SYS, "fabric: socket: %s", strerror(errno));
     hy_fab__sock_tune(fd);
+    hy_fab__congestion_set(f->congestion, fd, NULL); /* a name: before the handshake */
     if (s->local[rail].ss_family == ss.ss_family)
         (void)!bind(fd, (struct sockaddr *)&s->local[rail], s->local_len[rail]);
     if (connect(fd, (struct sockaddr *)&ss, len) != 0 && errno != EINPROGRESS) {
@@ -225,7 +227,7 @@ hy_status hy_fab__sock_dial(hy_fab *f, int rail, const char *addr, int *fd_out)
         close(fd);
         return hy_fail(HY_E_PEER, "fabric: cannot reach %s: %s", addr, strerror(e));
     }
-    hy_fab__congestion_set(f->congestion, fd);
+    hy_fab__congestion_set(f->congestion, fd, &ss);
     *fd_out = fd;
     return HY_OK;
 }
@@ -369,7 +371,7 @@ static void do_accept(sock *s, sock_conn *lc)
         if (fd < 0)
             return;
         hy_fab__sock_tune(fd);
-        hy_fab__congestion_set(s->f->congestion, fd);
+        hy_fab__congestion_set(s->f->congestion, fd, NULL);
         sock_conn *c = add(s, fd, lc->base.rail, EPOLLIN);
         if (c == NULL) {
             close(fd);

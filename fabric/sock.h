@@ -20,8 +20,9 @@ void hy_fab__sock_tune(int fd); /* non-blocking, no delay, not inherited */
 /* TCP's congestion control; how: as in hy_fab_opts.
  * HY_E_INVAL: the kernel has no such congestion control, or not for this user. */
 hy_status hy_fab__congestion_check(const char *how);
-/* Of a connection that is made or being made. */
-void hy_fab__congestion_set(const char *how, int fd);
+/* A name at any time; auto once there is a connection, or one is begun (to: with whom; else NULL).
+ */
+void hy_fab__congestion_set(const char *how, int fd, const struct sockaddr_storage *to);
 /* Of a library's connections, by the address of its endpoint here or there (struct sockaddr, with
  * port). False: there is none yet. */
 bool hy_fab__congestion_find(const char *how, const void *mine, size_t n_mine, const void *theirs,

@@ -7,7 +7,6 @@
  */
 #include "fabric/bench_int.h"
 #include "fabric/ofi/ofi_int.h"
-#include "fabric/sock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -79,9 +78,8 @@ static long reap(struct bench_raw *x)
 {
     struct fi_cq_entry e[16];
     ssize_t n = fi_cq_read(x->l->cq, e, 16);
-    if (n > 0 && !x->l->tuned)
-        x->l->tuned = hy_fab__congestion_find(x->f->congestion, x->l->name, x->l->n_name,
-                                              x->l->peer_name, x->l->n_peer_name);
+    if (!x->l->tuned)
+        ofi_tune(x->l);
     return n > 0 ? n : n == -FI_EAGAIN ? 0 : -1;
 }
 

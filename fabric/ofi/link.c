@@ -202,6 +202,13 @@ static void failed(ofi_link *l)
     hy_fab__break(l->link, HY_E_PEER, why);
 }
 
+/* The provider's own connection, which is there once bytes have gone. */
+void ofi_tune(ofi_link *l)
+{
+    l->tuned = hy_fab__congestion_find(l->r->f->congestion, l->name, l->n_name, l->peer_name,
+                                       l->n_peer_name);
+}
+
 int ofi_completions(ofi_link *l, fab_piece **done, int max)
 {
     struct fi_cq_entry e[OFI_STASH];
@@ -215,9 +222,6 @@ int ofi_completions(ofi_link *l, fab_piece **done, int max)
             hy_fab__break(l->link, HY_E_PEER, fi_strerror((int)-n));
         return -1;
     }
-    if (!l->tuned) /* what has been sent has a connection */
-        l->tuned = hy_fab__congestion_find(l->r->f->congestion, l->name, l->n_name, l->peer_name,
-                                           l->n_peer_name);
     int k = 0;
     for (ssize_t i = 0; i < n; i++)
         if (e[i].op_context != NULL)
@@ -234,6 +238,8 @@ static bool progress(void *dpl, uint64_t now)
     int n = ofi_completions(l, done, OFI_STASH);
     /* a target has no completions: that its provider has moved bytes shows by the time it took */
     bool moved = n != 0 || hy_fab__now(l->r->f) - t > MOVED_NS;
+    if (moved && !l->tuned)
+        ofi_tune(l);
     for (int i = 0; i < n; i++)
         hy_fab__piece_done(done[i], HY_OK);
     return moved;

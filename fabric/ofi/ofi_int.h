@@ -95,6 +95,7 @@ void ofi_link_close(void *dpl);
 hy_status ofi_post(void *dpl, fab_piece *p);
 /* Completions to `done` (at most max); -1: the link is broken and said so. */
 int ofi_completions(ofi_link *l, fab_piece **done, int max);
+void ofi_tune(ofi_link *l);
 bool ofi_uses(void *dpl, const hy_fab_mr *mr);
 
 #endif

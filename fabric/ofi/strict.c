@@ -51,6 +51,8 @@ static bool strict_progress(void *dpl, uint64_t now)
     int n = ofi_completions(l, l->done + l->n_done, OFI_STASH - l->n_done);
     if (n < 0)
         return true;
+    if (n > 0 && !l->tuned)
+        ofi_tune(l);
     l->n_done += n;
     /* hold some back: later ones overtake them */
     while (l->n_done > 0 && hy_rng_below(&l->r->f->rng, 4) != 0) {

@@ -21,19 +21,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The youngest connection of this process to that address. */
-static int newest_to(const char *addr)
+/* The connection of own TCP among this process's to that address: it is made last, and none that
+ * is older is closed meanwhile, so it has the highest descriptor. */
+static int data_to(const char *addr)
 {
     const int port = atoi(strrchr(addr, ':') + 1);
-    int newest = -1;
+    int last = -1;
     for (int fd = 3; fd < 256; fd++) {
         struct sockaddr_in peer = {0};
         socklen_t len = sizeof(peer);
         if (getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && peer.sin_family == AF_INET &&
             ntohs(peer.sin_port) == port)
-            newest = fd;
+            last = fd;
     }
-    return newest;
+    return last;
 }
 
 /* Small ranges and large ones in one operation: each takes its own way, all of them arrive; and
@@ -80,17 +81,48 @@ void paths_fine(const tr_impl *im)
     memset(c, 0, LEN);
     assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
     tr_pass(&t);
-    assert_int_equal(shutdown(newest_to(t.n[1].info.rail[0].addr), SHUT_RDWR), 0);
+    hy_fab_stats_get(t.n[0].f, &before);
+    assert_int_equal(shutdown(data_to(t.n[1].info.rail[0].addr), SHUT_RDWR), 0);
     tr_done_ok(&t, 0, op);
     for (uint64_t i = 0; i < N; i++)
         assert_memory_equal(c + r[i].off, a + r[i].off, r[i].len);
     assert_true(hy_fab_peer_is_up(t.n[0].f, t.n[0].peer));
-    tr_links(&t, 2); /* and is there again */
+    for (s = before; s.links_lost == before.links_lost;) {
+        tr_pass(&t);
+        hy_fab_stats_get(t.n[0].f, &s);
+    }
+    tr_links(&t, 2); /* and is there again, and used as soon as it has its connection */
+    for (before = s; s.fine == before.fine;) {
+        assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r[1], 1, NULL, &op), HY_OK);
+        tr_done_ok(&t, 0, op);
+        hy_fab_stats_get(t.n[0].f, &s);
+    }
     tr_close(&t);
     free(r);
     free(a);
     free(b);
     free(c);
+}
+
+/* It stands beside another link or not at all: when that one goes while this one is being made,
+ * nobody comes back by it. */
+void paths_fine_alone(const tr_impl *im)
+{
+    tr t;
+    hy_fab_event ev;
+    if (!im->fine)
+        skip();
+    for (int i = 0; i < 20; i++) {
+        tr_pair(&t, im, 1); /* is up, and its second link on the way */
+        for (int k = 0; k < i; k++)
+            tr_pass(&t);
+        hy_fab_disconnect(t.n[0].f, t.n[0].peer);
+        assert_true(tr_event(&t, 0, HY_FAB_EV_DOWN, 5 * HY_SEC, &ev));
+        assert_true(tr_event(&t, 1, HY_FAB_EV_DOWN, 5 * HY_SEC, &ev));
+        assert_false(tr_event(&t, 0, HY_FAB_EV_UP, 50 * HY_MS, &ev));
+        assert_false(tr_event(&t, 1, HY_FAB_EV_UP, 50 * HY_MS, &ev));
+        tr_close(&t);
+    }
 }
 
 enum { BIG = 24 << 20 };
