@@ -159,8 +159,8 @@ hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double 
                       : hy_fab_write(x->f, x->peer, r, per, &oo, NULL);
             posted += st == HY_OK ? per * size : 0;
         }
-        /* nothing here needs a poll on the same node: as the connector's stage does, it sleeps */
-        if ((posted >= total || posted - done >= (uint64_t)OPS * OP_BYTES))
+        /* as who has other things to do: it leaves the moving to the progress thread */
+        if (posted >= total || posted - done >= (uint64_t)OPS * OP_BYTES)
             hy_fab_wait(x->f, hy_clock_now_ns(hy_clock_real()) + HY_SEC);
         while (st >= 0 && hy_fab_poll(x->f, &ev, 1) == 1) {
             if (ev.kind == HY_FAB_EV_DOWN || ev.status < 0)

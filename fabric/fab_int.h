@@ -219,10 +219,11 @@ struct fab_link {
     hy_status broken_st;
     char broken_why[96];
     uint64_t idle_since;
-    uint64_t worked_ns, rest_until; /* in the data path since it was last empty; let bytes gather */
-    char addr[80];                  /* dialled */
-    char from[80];                  /* accepted: whose socket it is; "": not known */
-    char want[HY_FAB_NODE_MAX];     /* dialled: who shall answer; "": anybody */
+    uint64_t worked_ns;         /* spent in the data path since it last had nothing */
+    uint64_t rest_until;        /* it is left alone till then, so that bytes gather */
+    char addr[80];              /* dialled */
+    char from[80];              /* accepted: whose socket it is; "": not known */
+    char want[HY_FAB_NODE_MAX]; /* dialled: who shall answer; "": anybody */
     struct {
         bool rx, tx; /* the peer's memory can be read from here; ours from there */
         uint32_t pid, n_in;

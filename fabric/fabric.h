@@ -140,8 +140,9 @@ typedef struct hy_fab_event {
     char text[96]; /* UP: node id; failures: why */
 } hy_fab_event;
 
-/* Takes at most n events. Moves the transport on when it can, so that a thread which polls in a
- * loop does not wait for the progress thread. */
+/* Takes at most n events. From some 30 calls without a pause on it also moves the transport, and
+ * the progress thread keeps away; call hy_fab_wait when the loop ends, or it comes back only some
+ * milliseconds later. */
 size_t hy_fab_poll(hy_fab *f, hy_fab_event *ev, size_t n);
 void hy_fab_event_fini(hy_fab_event *ev); /* frees data */
 /* Sleeps until there is an event or CLOCK_MONOTONIC reaches deadline_ns; false: nothing came. For

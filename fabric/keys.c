@@ -22,10 +22,8 @@ const hy_conf_key hy_fab_keys[] = {
      "Addresses (host:port) of this node for other nodes, one per rail (at most 8)."},
     {"fabric", "providers", HY_CONF_LIST, HY_FAB_PROVIDERS, NULL, NULL, NULL,
      "libfabric providers in order of preference; `tcp` is native TCP of any version, `shm` is for "
-     "one host and never reports a death, `own` is framed TCP without libfabric, which also "
-     "carries "
-     "ranges below 64 KiB beside `tcp` where both are listed. Falling back is logged as a "
-     "warning."},
+     "one host and never reports a death, `own` is framed TCP without libfabric, which also moves "
+     "ranges below 64 KiB beside `tcp` where both are listed. A fallback is logged as a warning."},
     TIME("heartbeat", "500ms", "10ms", "1m", "Time between two signs of life to a connected peer."),
     TIME("peer_timeout", "3s", "50ms", "10m",
          "A peer that is silent for this long is gone. At least two heartbeats."),
@@ -44,10 +42,9 @@ const hy_conf_key hy_fab_keys[] = {
      "packed KV where its owner packed it; where the kernel or a container refuses that, a warning "
      "tells and the provider is used."},
     {"fabric", "congestion", HY_CONF_STRING, "auto", NULL, NULL, NULL,
-     "TCP's congestion control between nodes: `system`, a name that the kernel has (such as "
-     "dctcp), "
-     "or `auto`: the system's, but cubic between two ends of one machine, where pacing (bbr) costs "
-     "a third of the rate."},
+     "TCP's congestion control between nodes: `system`, the name of one that the kernel has, or "
+     "`auto`: the system's, but cubic between two ends of one machine, where pacing (bbr) costs a "
+     "third of the rate."},
     {"fabric", "strict", HY_CONF_BOOL, "no", NULL, NULL, NULL,
      "Impose EFA's rules on another provider: for tests."},
 };

@@ -429,9 +429,14 @@ static void do_event(sock *s, sock_conn *c, uint32_t ev)
         do_in(s, c);
 }
 
+static bool is_primary(const fab_link *l)
+{
+    return l->peer != NULL && l->peer->primary == l;
+}
+
 /* With few connections they are cheaper asked at once than through epoll. Not by recv: it would
  * take the socket's lock again and again, which who sends over loopback wants as well. Links for
- * small ranges have no messages. */
+ * small ranges have messages only when they are the last one. */
 static bool look(sock *s)
 {
     struct pollfd p[FEW + HY_FAB_RAILS_MAX];
@@ -440,7 +445,7 @@ static bool look(sock *s)
     bool moved = false;
     for (sock_conn *c = s->conns; c != NULL; c = c->next)
         if (!c->listener && !c->connecting && !c->dead && !c->want_out &&
-            (c->base.link == NULL || !c->base.link->fine)) {
+            (c->base.link == NULL || !c->base.link->fine || is_primary(c->base.link))) {
             p[n] = (struct pollfd){c->fd, POLLIN, 0};
             of[n++] = c;
         }

@@ -13,10 +13,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 

@@ -7,11 +7,7 @@
  */
 #include "tests/conform/transport_paths.h"
 #include "tests/conform/transport_faults.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/unit/cm.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -20,6 +16,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+enum { BIG = 24 << 20 };
 
 /* The connection of own TCP among this process's to that address: it is made last, and none that
  * is older is closed meanwhile, so it has the highest descriptor. */
@@ -124,8 +122,6 @@ void paths_fine_alone(const tr_impl *im)
         tr_close(&t);
     }
 }
-
-enum { BIG = 24 << 20 };
 
 static const char *congestion;
 
