@@ -292,7 +292,7 @@ static void report(const bench *b, int n)
         r->provider, (unsigned long long)(b->pool_len >> 20),
         (unsigned long long)(bench_total(b, 65536) >> 20));
     say(b, "# GB/s, then ratios inside a round: median (min-max) of %d rounds", n);
-    if (r->fine)
+    if (r->small)
         say(b,
             "# write and pull: pieces below 64 KiB over own TCP, which stands beside the provider");
     for (int z = 0; z < HY_FAB_BENCH_SIZES; z++)

@@ -58,7 +58,7 @@ typedef struct hy_fab_bench_ratio {
 
 typedef struct hy_fab_bench_result {
     char provider[48];
-    bool fine; /* pieces below 64 KiB went over own TCP beside it */
+    bool small; /* pieces below 64 KiB went over own TCP beside it */
     hy_fab_bench_figure rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES]; /* GB/s */
     hy_fab_bench_ratio ratio[HY_FAB_BENCH_RATIOS];
     hy_fab_bench_figure msg_p50, msg_p99, tcp_p50, tcp_p99, msg_ratio; /* us one way, 8 bytes */

@@ -171,7 +171,7 @@ hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double 
     *gbs = (double)done / (bench_now() - t) / 1e9;
     hy_fab_stats s;
     hy_fab_stats_get(x->f, &s);
-    b->r.fine |= which == BENCH_MAIN && s.fine > 0;
+    b->r.small |= which == BENCH_MAIN && s.small > 0;
     hy_free(r);
     return st;
 }

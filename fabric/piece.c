@@ -67,16 +67,16 @@ static void delist(fab_piece *p)
 
 /* Small ranges go over links made for them, if there are any, and nothing else does. Nothing waits
  * for one of those to get its connection: the others carry everything meanwhile. */
-static bool is_kind(const fab_link *l, const fab_peer *p, bool fine)
+static bool is_kind(const fab_link *l, const fab_peer *p, bool small)
 {
-    return l->peer == p && l->state == LINK_UP && !l->broken && l->fine == fine &&
-           !(fine && l->awaits);
+    return l->peer == p && l->state == LINK_UP && !l->broken && l->small == small &&
+           !(small && l->awaits);
 }
 
-static bool has_kind(const hy_fab *f, const fab_peer *p, bool fine)
+static bool has_kind(const hy_fab *f, const fab_peer *p, bool small)
 {
     for (const fab_link *l = f->links; l != NULL; l = l->next)
-        if (is_kind(l, p, fine))
+        if (is_kind(l, p, small))
             return true;
     return false;
 }
@@ -86,9 +86,9 @@ static bool has_kind(const hy_fab *f, const fab_peer *p, bool fine)
 static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr, bool small)
 {
     fab_link *best = NULL;
-    const bool fine = has_kind(f, p, small) ? small : !small;
+    const bool kind = has_kind(f, p, small) ? small : !small;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
-        if (!is_kind(l, p, fine) || l->full || l->n_out >= MOST_PIECES ||
+        if (!is_kind(l, p, kind) || l->full || l->n_out >= MOST_PIECES ||
             (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
             continue;
         int far = best != NULL ? mr->rail[l->rail].distance - mr->rail[best->rail].distance : 0;
@@ -211,7 +211,7 @@ void hy_fab__piece_done(fab_piece *p, hy_status st)
     }
     l->last_done = hy_fab__now(f);
     f->stats.rail_bytes[l->rail] += p->len;
-    f->stats.fine += l->fine ? p->len : 0;
+    f->stats.small += l->small ? p->len : 0;
     delist(p);
     op->done += p->len;
     if (op->kind == FAB_READ)

@@ -119,7 +119,7 @@ const char *hy_fab__path(const fab_link *l)
 {
     if (l->same.rx && l->same.tx)
         return "same node, process_vm";
-    if (l->fine)
+    if (l->small)
         return "own TCP for small ranges";
     return l->dp == &hy_fab__own_dp ? "own TCP" : l->f->rail[l->rail].provider;
 }

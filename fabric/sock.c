@@ -445,7 +445,7 @@ static bool look(sock *s)
     bool moved = false;
     for (sock_conn *c = s->conns; c != NULL; c = c->next)
         if (!c->listener && !c->connecting && !c->dead && !c->want_out &&
-            (c->base.link == NULL || !c->base.link->fine || is_primary(c->base.link))) {
+            (c->base.link == NULL || !c->base.link->small || is_primary(c->base.link))) {
             p[n] = (struct pollfd){c->fd, POLLIN, 0};
             of[n++] = c;
         }

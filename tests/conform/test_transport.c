@@ -683,22 +683,22 @@ static void test_chaos(void **state)
     assert_true(ok > 1000 && failed > 100); /* else the faults or the work are missing */
 }
 
-static void test_fine(void **state)
+static void test_small(void **state)
 {
     (void)state;
-    paths_fine(im);
+    paths_small(im);
 }
 
-static void test_fine_mute(void **state)
+static void test_small_mute(void **state)
 {
     (void)state;
-    faults_fine(im);
+    faults_small(im);
 }
 
-static void test_fine_alone(void **state)
+static void test_small_alone(void **state)
 {
     (void)state;
-    paths_fine_alone(im);
+    paths_small_alone(im);
 }
 
 static void test_congestion(void **state)
@@ -760,7 +760,7 @@ static void test_near_rail(void **state)
     tr_open(&t, 0, NULL, second_is_near);
     tr_open(&t, 1, NULL, second_is_near);
     tr_join(&t, 0, 1);
-    tr_links(&t, im->fine ? 4 : 2);
+    tr_links(&t, im->small ? 4 : 2);
     hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
     tr_mem(&t, 1, b, BIG, 0, &kb);
     hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
@@ -852,9 +852,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_write_read_sizes),
         cmocka_unit_test(test_scatter),
-        cmocka_unit_test(test_fine),
-        cmocka_unit_test(test_fine_alone),
-        cmocka_unit_test(test_fine_mute),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_small_alone),
+        cmocka_unit_test(test_small_mute),
         cmocka_unit_test(test_congestion),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),

@@ -16,8 +16,8 @@ typedef struct tr_impl {
     const char *providers;
     bool loop, virt, strict;
     hy_fab_pull pull;
-    bool same; /* the same-node path, which the others are without */
-    bool fine; /* own TCP beside the provider, for small ranges */
+    bool same;  /* the same-node path, which the others are without */
+    bool small; /* own TCP beside the provider, for small ranges */
 } tr_impl;
 
 typedef struct tr_node {

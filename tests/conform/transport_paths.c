@@ -37,11 +37,11 @@ static int data_to(const char *addr)
 
 /* Small ranges and large ones in one operation: each takes its own way, all of them arrive; and
  * without the link for small ones everything goes over what is left, until it is there again. */
-void paths_fine(const tr_impl *im)
+void paths_small(const tr_impl *im)
 {
     enum { N = 600, SLOT = 70000, LEN = N * SLOT };
     tr t;
-    if (!im->fine)
+    if (!im->small)
         skip();
     tr_pair(&t, im, 1);
     tr_links(&t, 2);
@@ -65,7 +65,7 @@ void paths_fine(const tr_impl *im)
     for (uint64_t i = 0; i < N; i++)
         assert_memory_equal(b + r[i].roff, a + r[i].off, r[i].len);
     /* some of each: a piece that begins with one kind takes the other along */
-    assert_in_range(s.fine - before.fine, 1, small + large - 1);
+    assert_in_range(s.small - before.small, 1, small + large - 1);
     assert_int_equal(s.bytes_written - before.bytes_written, small + large);
     for (uint64_t i = 0; i < N; i++)
         r[i].mr = mc;
@@ -74,7 +74,7 @@ void paths_fine(const tr_impl *im)
     for (uint64_t i = 0; i < N; i++)
         assert_memory_equal(c + r[i].off, a + r[i].off, r[i].len);
     hy_fab_stats_get(t.n[1].f, &s);
-    assert_true(s.fine > 0); /* what it served */
+    assert_true(s.small > 0); /* what it served */
     /* the link for small ranges alone dies: what was under way goes over the other one */
     memset(c, 0, LEN);
     assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
@@ -90,7 +90,7 @@ void paths_fine(const tr_impl *im)
         hy_fab_stats_get(t.n[0].f, &s);
     }
     tr_links(&t, 2); /* and is there again, and used as soon as it has its connection */
-    for (before = s; s.fine == before.fine;) {
+    for (before = s; s.small == before.small;) {
         assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, &r[1], 1, NULL, &op), HY_OK);
         tr_done_ok(&t, 0, op);
         hy_fab_stats_get(t.n[0].f, &s);
@@ -104,11 +104,11 @@ void paths_fine(const tr_impl *im)
 
 /* It stands beside another link or not at all: when that one goes while this one is being made,
  * nobody comes back by it. */
-void paths_fine_alone(const tr_impl *im)
+void paths_small_alone(const tr_impl *im)
 {
     tr t;
     hy_fab_event ev;
-    if (!im->fine)
+    if (!im->small)
         skip();
     for (int i = 0; i < 20; i++) {
         tr_pair(&t, im, 1); /* is up, and its second link on the way */
@@ -167,7 +167,7 @@ void paths_congestion(const tr_impl *im)
         tr_open(&t, 0, NULL, set_congestion);
         tr_open(&t, 1, NULL, set_congestion);
         tr_join(&t, 0, 1);
-        tr_links(&t, im->fine ? 2 : 1);
+        tr_links(&t, im->small ? 2 : 1);
         uint8_t *a = calloc(1, LEN), *b = malloc(LEN);
         hy_fab_key ka, kb;
         hy_fab_mr *ma = tr_mem(&t, 0, a, LEN, 1, &ka), *mb = tr_mem(&t, 1, b, LEN, 0, &kb);
@@ -197,13 +197,13 @@ void paths_path(const tr_impl *im)
     if (im->same)
         skip(); /* paths_same_node */
     tr_pair(&t, im, 1);
-    tr_links(&t, im->fine ? 2 : 1);
+    tr_links(&t, im->small ? 2 : 1);
     const char *provider = t.n[0].info.rail[0].provider;
     if (strncmp(im->name, "verbs", 5) == 0)
         assert_string_equal(provider, "verbs");
     snprintf(want, sizeof(want), "%s on rail 0 to 0",
              strcmp(provider, "own") == 0 ? "own TCP" : provider);
-    if (im->fine)
+    if (im->small)
         snprintf(want, sizeof(want), "own TCP for small ranges on rail 0 to 0, %s on rail 0 to 0",
                  provider);
     for (int i = 0; i < 2; i++) {

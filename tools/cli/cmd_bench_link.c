@@ -42,7 +42,7 @@ static void print_json(const hy_fab_bench_result *r)
         print_row(keys[i], r->rate[i]);
     for (int i = 0; i < HY_FAB_BENCH_RATIOS; i++)
         print_row(r->ratio[i].name, r->ratio[i].by_size);
-    printf(",\"small_over_own\":%s", r->fine ? "true" : "false");
+    printf(",\"small_over_own\":%s", r->small ? "true" : "false");
     printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"msg_ratio\":%.3f",
            r->msg_p50.median, r->msg_p99.median, r->tcp_p50.median, r->tcp_p99.median,
            r->msg_ratio.median);
