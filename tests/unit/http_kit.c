@@ -441,10 +441,9 @@ void answer_free(answer *a)
     memset(a, 0, sizeof(*a));
 }
 
-answer kit_call(const kit *k, const char *method, const char *path, const char *body)
+int kit_ask(const kit *k, const char *method, const char *path, const char *body)
 {
     hy_buf b;
-    answer a = {0};
     int fd = kit_connect(k);
     hy_buf_init(&b);
     hy_buf_printf(&b, "%s %s HTTP/1.1\r\nHost: x\r\n", method, path);
@@ -456,6 +455,13 @@ answer kit_call(const kit *k, const char *method, const char *path, const char *
         hy_buf_puts(&b, body);
     kit_send(fd, b.data, b.len);
     hy_buf_fini(&b);
+    return fd;
+}
+
+answer kit_call(const kit *k, const char *method, const char *path, const char *body)
+{
+    answer a = {0};
+    int fd = kit_ask(k, method, path, body);
     kit_read(fd, &a);
     close(fd);
     return a;

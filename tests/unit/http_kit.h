@@ -84,6 +84,8 @@ void kit_send(int fd, const void *p, size_t n);
 /* One answer from the socket; false when it ended without one. */
 bool kit_read(int fd, answer *out);
 void answer_free(answer *a);
+/* Sends a request and leaves the answer to the caller, who closes the socket. */
+int kit_ask(const kit *k, const char *method, const char *path, const char *body);
 answer kit_call(const kit *k, const char *method, const char *path, const char *body);
 answer kit_post(const kit *k, const char *path, const char *body);
 /* Waits up to a minute and more: a busy machine with sanitizers has taken over 5 s. */

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static kit K;
@@ -545,9 +546,19 @@ static void test_engine_failures(void **state)
     json_t *v = post("/v1/completions", "{\"prompt\":\"x\",\"stream\":true}", 500);
     assert_string_equal(str_at(v, "error.type"), "InternalServerError");
     json_decref(v);
-    K.engine->fail_after = 3;
-    a = kit_post(&K, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+    /* an answer that has begun: it is a stream by then, and ends with the error */
+    char c;
+    K.engine->fail_after = -1;
+    K.engine->delay_us = 20000;
+    int fd = kit_ask(&K, "POST", "/v1/completions",
+                     "{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":2000}");
+    kit_until(recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 1);
+    K.engine->fail_after = 0;
+    assert_true(kit_read(fd, &a));
+    close(fd);
+    K.engine->delay_us = 200;
     json_t *ev = events_of(&a);
+    assert_true(json_array_size(ev) > 1);
     v = json_array_get(ev, json_array_size(ev) - 1);
     assert_int_equal(int_at(v, "error.code"), 500);
     json_decref(ev);
