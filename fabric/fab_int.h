@@ -203,7 +203,7 @@ struct fab_link {
     uint8_t transcript[32];
     uint64_t id;
     hy_buf rx;
-    uint64_t deadline, last_rx, last_tx, last_done, announced_at;
+    uint64_t deadline, last_rx, last_tx, last_done;
     uint64_t bytes_out;
     uint32_t n_out, n_dp; /* pieces in flight; those on the data path, the others by same.c */
     fab_piece *pieces;
@@ -327,6 +327,7 @@ hy_status hy_fab__frame(fab_link *l, fab_kind kind, const void *a, size_t na, co
 /* Close it at the end of the pass: safe in callbacks of its connection and data path. */
 void hy_fab__break(fab_link *l, hy_status st, const char *why);
 void hy_fab__bad(fab_link *l, hy_status st); /* what came over it is malformed: counted, broken */
+void hy_fab__announce(fab_link *l); /* bytes come: the peer's thread polls till told otherwise */
 bool hy_fab__links_progress(hy_fab *f, uint64_t now, bool *hot);
 void hy_fab__links_timers(hy_fab *f, uint64_t now); /* lowers next_timers */
 void hy_fab__links_reap(hy_fab *f);

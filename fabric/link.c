@@ -292,24 +292,35 @@ void hy_fab__links_reap(hy_fab *f)
     }
 }
 
+static void tell(fab_link *l, bool on)
+{
+    const uint8_t b = on;
+    l->we_announce = on;
+    l->idle_since = 0;
+    hy_fab__frame(l, FAB_ANNOUNCE, &b, 1, NULL, 0);
+}
+
+void hy_fab__announce(fab_link *l)
+{
+    if (!l->we_announce)
+        tell(l, true);
+}
+
 /* Tell the peer that data is on its way, so that its thread polls; and when it no longer is. */
 static void announce(fab_link *l, uint64_t now)
 {
     /* also when nothing could be posted yet: a provider connects by both sides' polling */
-    bool want = l->n_dp > 0 || l->again_since != 0;
-    if (want) {
+    if (l->n_dp > 0 || l->again_since != 0) {
+        hy_fab__announce(l);
         l->idle_since = 0;
     } else if (l->we_announce) {
         if (l->idle_since == 0)
             l->idle_since = now;
-        want = now - l->idle_since < ANNOUNCE_LINGER_NS;
-        hy_fab__timer(l->f, l->idle_since + ANNOUNCE_LINGER_NS);
+        if (now - l->idle_since >= ANNOUNCE_LINGER_NS)
+            tell(l, false);
+        else
+            hy_fab__timer(l->f, l->idle_since + ANNOUNCE_LINGER_NS);
     }
-    if (want == l->we_announce)
-        return;
-    uint8_t on = want;
-    l->we_announce = want;
-    hy_fab__frame(l, FAB_ANNOUNCE, &on, 1, NULL, 0);
 }
 
 /* Bytes that come in bulk are taken in lumps: who asks for each as it comes takes the socket's lock
