@@ -9,6 +9,7 @@
  *
  * Thread: under the fabric's lock.  Owner: the link.
  */
+#include "fabric/lend.h"
 #include "fabric/own.h"
 #include "fabric/sock.h"
 
@@ -36,6 +37,7 @@ typedef struct own_out { /* a frame on its way */
     size_t head_len, sent;
     int n_segs;
     own_seg seg[FAB_SEGS];
+    bool lent; /* its bytes go without a copy: acknowledged, so that they stay till then */
     bool uses; /* counted in the memories: a read served */
     bool free_me;
 } own_out;
@@ -49,6 +51,7 @@ typedef struct own_dpl {
     int fd;
     bool full; /* the socket took no more */
     own_out *head, *tail;
+    fab_lend lend;
     int n_served;
     /* what comes in */
     uint8_t in[HEAD_MAX];
@@ -120,6 +123,7 @@ static hy_status link_open(void *rail, fab_link *l, void **out, void *blob, size
     d->f = r->f;
     d->link = l;
     d->fd = -1;
+    hy_fab__lend_init(&d->lend);
     l->awaits = true;
     d->in_need = HEAD;
     d->id = hy_rng_u64(&r->f->rng);
@@ -240,6 +244,7 @@ static void link_close(void *dpl)
         setsockopt(d->fd, SOL_SOCKET, SO_LINGER, &lg, sizeof(lg));
         close(d->fd);
     }
+    hy_fab__lend_fini(&d->lend);
     hy_free(d);
 }
 
@@ -266,6 +271,7 @@ static hy_status post(void *dpl, fab_piece *x)
                 (own_seg){(char *)s->mr->span.addr + s->off, s->mr, (size_t)s->len};
     }
     o->head_len = HEAD + (size_t)SEG * (size_t)x->n_segs;
+    o->lent = !x->read && x->len >= FAB_LEND_MIN && hy_fab__lend_can(&d->lend);
     queue(d, o);
     if (!d->full && x->op->cur == x->op->n_ranges) /* else with what comes next */
         flush(d);
@@ -322,6 +328,45 @@ static void sent(own_dpl *d, size_t k)
     }
 }
 
+static bool failed(own_dpl *d)
+{
+    d->full = errno == EAGAIN;
+    if (errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
+        lost(d, "own TCP: data connection lost");
+    return false;
+}
+
+/* The frame whose bytes are lent: its head with a copy, then the rest. */
+static bool flush_lent(own_dpl *d)
+{
+    own_out *o = d->head;
+    struct iovec v[1 + FAB_SEGS];
+    bool moved = false;
+    if (o->sent < o->head_len) {
+        ssize_t k = send(d->fd, o->head + o->sent, o->head_len - o->sent,
+                         MSG_NOSIGNAL | MSG_DONTWAIT | MSG_MORE);
+        if (k < 0)
+            return failed(d);
+        o->sent += (size_t)k;
+        d->full = o->sent < o->head_len;
+        moved = true;
+    }
+    for (size_t n = 0; n < BUDGET && d->head == o && !d->full;) {
+        ssize_t k =
+            hy_fab__lend_send(&d->lend, d->fd, v, fill_iov(o, v), size_of(o) - o->sent);
+        if (d->lend.cannot && d->lend.held == 0) {
+            o->lent = false;
+            return moved;
+        }
+        if (k < 0)
+            return failed(d) || moved;
+        n += (size_t)k;
+        moved = true;
+        sent(d, (size_t)k);
+    }
+    return moved;
+}
+
 /* As many frames as a turn may send, in one call: small ones cost a call each otherwise. */
 static bool flush(own_dpl *d)
 {
@@ -330,7 +375,9 @@ static bool flush(own_dpl *d)
     int n = 0;
     if (d->fd < 0 || d->head == NULL)
         return false;
-    for (const own_out *o = d->head; o != NULL; o = o->next) {
+    if (d->head->lent)
+        return flush_lent(d);
+    for (const own_out *o = d->head; o != NULL && !o->lent; o = o->next) {
         if (bytes >= BUDGET || n + 1 + o->n_segs > MOST_IOV)
             break;
         n += fill_iov(o, v + n);
@@ -338,15 +385,11 @@ static bool flush(own_dpl *d)
     }
     struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
     ssize_t k = sendmsg(d->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (k >= 0) {
-        d->full = (size_t)k < bytes;
-        sent(d, (size_t)k);
-        return true;
-    }
-    d->full = errno == EAGAIN;
-    if (errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
-        lost(d, "own TCP: data connection lost");
-    return false;
+    if (k < 0)
+        return failed(d);
+    d->full = (size_t)k < bytes;
+    sent(d, (size_t)k);
+    return true;
 }
 
 static fab_piece *find_piece(own_dpl *d, uint64_t id)
