@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The wish for own TCP beside a link that there is, for small ranges. */
-static const char SMALL[] = "own+";
+/* The wish for own TCP beside a link that there is. */
+static const char BESIDE[] = "own+";
 
 static void proof(const fab_link *l, const char *who, uint8_t out[32])
 {
@@ -61,7 +61,7 @@ void hy_fab__hello(fab_link *l)
 {
     hy_buf b;
     hy_buf_init(&b);
-    fill_mine(l, l->small ? SMALL : l->f->rail[l->rail].provider);
+    fill_mine(l, l->beside ? BESIDE : l->f->rail[l->rail].provider);
     hy_fab__hello_put(&b, &l->mine);
     l->state = LINK_CHALLENGE;
     hy_fab__frame(l, FAB_HELLO, b.data, b.len, NULL, 0);
@@ -116,9 +116,9 @@ static hy_status open_dp(fab_link *l, hy_buf *out)
     l->max_segs = l->dp->max_segs;
     l->pull_by_write = l->dp->pull_by_write;
     HY_TRY(l->dp->link_open(rail, l, &l->dpl, blob, &n));
-    l->small |= !l->out && strcmp(l->theirs.dp, SMALL) == 0;
+    l->beside |= !l->out && strcmp(l->theirs.dp, BESIDE) == 0;
     HY_TRY(hy_fab__peer_meet(l));
-    if (!same && !l->small)
+    if (!same && !l->beside)
         hy_warn("fabric", "%s and %s have no provider in common on rail %d (here %s): own TCP",
                 f->node, l->theirs.node, l->rail, f->rail[l->rail].provider);
     fab_put64(inc, l->peer->inc);

@@ -29,8 +29,8 @@ enum { MOST_ROUNDS = 32 };
 const uint64_t hy_fab_bench_sizes[HY_FAB_BENCH_SIZES] = {16 << 10,  64 << 10, 256 << 10,
                                                          512 << 10, 1 << 20,  4 << 20};
 const char *const hy_fab_bench_names[HY_BENCH_ROWS] = {
-    "write",      "pull",      "raw write",    "raw read",     "own write", "own pull",
-    "same write", "same pull", "tcp blocking", "tcp spinning", "tcp tuned", "vm_readv"};
+    "write",      "pull",      "raw write",    "raw read",     "alone write", "alone pull",
+    "same write", "same pull", "tcp blocking", "tcp spinning", "tcp tuned",   "vm_readv"};
 
 typedef struct samples {
     double rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES][MOST_ROUNDS];
@@ -130,9 +130,9 @@ static hy_status cma(bench *b, uint64_t size, double *gbs)
 
 static hy_status one(bench *b, hy_fab_bench_row row, uint64_t size, double *gbs)
 {
-    static const int which[] = {BENCH_MAIN, BENCH_MAIN, 0,          0,
-                                BENCH_OWN,  BENCH_OWN,  BENCH_SAME, BENCH_SAME};
-    bool read = row == HY_BENCH_PULL || row == HY_BENCH_OWN_PULL || row == HY_BENCH_SAME_PULL ||
+    static const int which[] = {BENCH_MAIN,  BENCH_MAIN,  0,          0,
+                                BENCH_ALONE, BENCH_ALONE, BENCH_SAME, BENCH_SAME};
+    bool read = row == HY_BENCH_PULL || row == HY_BENCH_ALONE_PULL || row == HY_BENCH_SAME_PULL ||
                 row == HY_BENCH_RAW_READ;
     if (row == HY_BENCH_CMA)
         return cma(b, size, gbs);
@@ -150,9 +150,9 @@ static bool wanted(const bench *b, hy_fab_bench_row row)
     size_t n = strlen(name);
     bool there = row >= HY_BENCH_TCP_BLOCK ? (row == HY_BENCH_CMA ? b->o.raw : b->tcp >= 0)
                  : row == HY_BENCH_RAW_WRITE || row == HY_BENCH_RAW_READ ? b->raw != NULL
-                 : row >= HY_BENCH_SAME_WRITE ? b->pair[BENCH_SAME] != NULL
-                 : row >= HY_BENCH_OWN_WRITE  ? b->pair[BENCH_OWN] != NULL
-                                              : true;
+                 : row >= HY_BENCH_SAME_WRITE  ? b->pair[BENCH_SAME] != NULL
+                 : row >= HY_BENCH_ALONE_WRITE ? b->pair[BENCH_ALONE] != NULL
+                                               : true;
     while (there && at != NULL && (strncmp(at, name, n) != 0 || (at[n] != 0 && at[n] != ','))) {
         at = strchr(at, ',');
         at += at != NULL;
@@ -174,9 +174,9 @@ static hy_status rounds(bench *b, samples *s)
                 if (!bench_sync(b))
                     return hy_fail(HY_E_PEER, "bench: the other side is gone");
             }
-        if (b->o.small && b->tcp >= 0)
+        if (b->o.msgs && b->tcp >= 0)
             HY_TRY(bench_tcp_pings(b, &s->msg[1][0][i], &s->msg[1][1][i]));
-        if (b->o.small)
+        if (b->o.msgs)
             HY_TRY(bench_pair_pings(b, &s->msg[0][0][i], &s->msg[0][1][i]));
         s->n = i + 1;
     }
@@ -192,7 +192,7 @@ static hy_status opens(bench *b)
         HY_TRY(bench_tcp_open(b));
     HY_TRY(bench_pair_open(b, BENCH_MAIN));
     if (strcmp(b->r.provider, "own") != 0)
-        HY_TRY(bench_pair_open(b, BENCH_OWN));
+        HY_TRY(bench_pair_open(b, BENCH_ALONE));
     HY_TRY(bench_pair_open(b, BENCH_SAME));
     if (b->o.raw && strcmp(b->r.provider, "own") != 0)
         HY_TRY(bench_raw_open(b));
@@ -229,8 +229,8 @@ static const ratio_def defs[HY_FAB_BENCH_RATIOS] = {
     {"write / plain TCP", HY_BENCH_WRITE, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
     {"pull / raw read", HY_BENCH_PULL, HY_BENCH_RAW_READ, HY_BENCH_RAW_READ, 0.9},
     {"pull / plain TCP", HY_BENCH_PULL, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
-    {"own write / plain TCP", HY_BENCH_OWN_WRITE, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
-    {"own pull / plain TCP", HY_BENCH_OWN_PULL, HY_BENCH_TCP_BLOCK, HY_BENCH_TCP_SPIN, 0.85},
+    {"alone / raw write", HY_BENCH_ALONE_WRITE, HY_BENCH_RAW_WRITE, HY_BENCH_RAW_WRITE, 0.9},
+    {"alone / raw read", HY_BENCH_ALONE_PULL, HY_BENCH_RAW_READ, HY_BENCH_RAW_READ, 0.9},
     {"write / tuned TCP", HY_BENCH_WRITE, HY_BENCH_TCP_TUNED, HY_BENCH_TCP_TUNED, 0},
     {"pull / tuned TCP", HY_BENCH_PULL, HY_BENCH_TCP_TUNED, HY_BENCH_TCP_TUNED, 0},
     {"same write / vm_readv", HY_BENCH_SAME_WRITE, HY_BENCH_CMA, HY_BENCH_CMA, 0.8},
@@ -292,9 +292,9 @@ static void report(const bench *b, int n)
         r->provider, (unsigned long long)(b->pool_len >> 20),
         (unsigned long long)(bench_total(b, 65536) >> 20));
     say(b, "# GB/s, then ratios inside a round: median (min-max) of %d rounds", n);
-    if (r->small)
+    if (r->beside)
         say(b,
-            "# write and pull: pieces below 64 KiB over own TCP, which stands beside the provider");
+            "# write and pull: over own TCP, which stands beside the provider; alone: without it");
     for (int z = 0; z < HY_FAB_BENCH_SIZES; z++)
         k += (size_t)snprintf(text + k, sizeof(text) - k, " %14llu K",
                               (unsigned long long)(hy_fab_bench_sizes[z] >> 10));

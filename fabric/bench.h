@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the links of this machine carry: the fabric over libfabric, over own TCP and by the
- * same-node path, beside plain TCP, the provider's raw rate and process_vm_readv. Two processes on
- * one machine, in rounds that take everything in turn. For `halyard bench link`.
+ * What the links of this machine carry: the fabric as it is configured, over libfabric
+ * alone and by the same-node path, beside plain TCP, the provider's raw rate and process_vm_readv.
+ * Two processes on one machine, in rounds that take everything in turn. For `halyard bench link`.
  *
  * Thread: a process without threads yet (it forks).  Owner: nothing kept.
  */
@@ -17,7 +17,7 @@ typedef struct hy_fab_bench_opts {
     uint64_t total;        /* bytes moved per figure; 0: 256 MiB (a quarter below 64 KiB) */
     int repeats;           /* rounds, at most 32; 0: 5 */
     bool raw, tcp;         /* also the provider's raw rate and process_vm_readv; also plain TCP */
-    bool small, idle;      /* also message latency; also what an idle pair costs */
+    bool msgs, idle;       /* also message latency; also what an idle pair costs */
     uint64_t piece_bytes, window_bytes; /* 0: fabric's own */
     const char *congestion;             /* as in hy_fab_opts; NULL: its default */
     const char *only;                   /* "write,raw write": just these rows; NULL: all */
@@ -30,12 +30,12 @@ enum { HY_FAB_BENCH_SIZES = 6, HY_FAB_BENCH_RATIOS = 10 };
 extern const uint64_t hy_fab_bench_sizes[HY_FAB_BENCH_SIZES]; /* 16 KiB .. 4 MiB */
 
 typedef enum hy_fab_bench_row {
-    HY_BENCH_WRITE, /* the fabric over the provider */
+    HY_BENCH_WRITE, /* the fabric as it is configured */
     HY_BENCH_PULL,
     HY_BENCH_RAW_WRITE, /* the provider without the fabric */
     HY_BENCH_RAW_READ,
-    HY_BENCH_OWN_WRITE, /* the fabric over own TCP */
-    HY_BENCH_OWN_PULL,
+    HY_BENCH_ALONE_WRITE, /* the fabric over the provider, with no own TCP beside it */
+    HY_BENCH_ALONE_PULL,
     HY_BENCH_SAME_WRITE, /* the fabric on the same node */
     HY_BENCH_SAME_PULL,
     HY_BENCH_TCP_BLOCK, /* plain TCP; the receiver blocks, or spins */
@@ -58,7 +58,7 @@ typedef struct hy_fab_bench_ratio {
 
 typedef struct hy_fab_bench_result {
     char provider[48];
-    bool small; /* pieces below 64 KiB went over own TCP beside it */
+    bool beside; /* what write and pull moved went over own TCP beside it */
     hy_fab_bench_figure rate[HY_BENCH_ROWS][HY_FAB_BENCH_SIZES]; /* GB/s */
     hy_fab_bench_ratio ratio[HY_FAB_BENCH_RATIOS];
     hy_fab_bench_figure msg_p50, msg_p99, tcp_p50, tcp_p99, msg_ratio; /* us one way, 8 bytes */

@@ -49,7 +49,9 @@ static void options(const bench *b, int which, hy_fab_opts *o)
     o->secret_len = 24;
     o->same_node = which == BENCH_SAME;
     o->peer_timeout_ns = o->connect_timeout_ns = o->op_timeout_ns = o->stall_ns = PATIENCE;
-    if (which != BENCH_MAIN)
+    if (which == BENCH_ALONE)
+        o->providers = b->r.provider; /* BENCH_MAIN's */
+    else if (which == BENCH_SAME)
         o->providers = "own";
     else if (b->o.providers != NULL)
         o->providers = b->o.providers;
@@ -171,7 +173,7 @@ hy_status bench_pair_move(bench *b, int which, uint64_t size, bool read, double 
     *gbs = (double)done / (bench_now() - t) / 1e9;
     hy_fab_stats s;
     hy_fab_stats_get(x->f, &s);
-    b->r.small |= which == BENCH_MAIN && s.small > 0;
+    b->r.beside |= which == BENCH_MAIN && s.beside > 0;
     hy_free(r);
     return st;
 }
@@ -240,7 +242,7 @@ static double cpu_s(void)
 hy_status bench_idle(bench *b)
 {
     bench_raw_close(b);
-    bench_pair_close(b, BENCH_OWN);
+    bench_pair_close(b, BENCH_ALONE);
     bench_pair_close(b, BENCH_SAME);
     if (!bench_sync(b))
         return HY_E_PEER;

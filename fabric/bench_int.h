@@ -14,7 +14,7 @@
 typedef struct bench_pair bench_pair; /* a fabric in each process */
 struct bench_raw;
 
-enum { BENCH_MAIN, BENCH_OWN, BENCH_SAME, BENCH_PAIRS };
+enum { BENCH_MAIN, BENCH_ALONE, BENCH_SAME, BENCH_PAIRS };
 
 typedef struct bench {
     hy_fab_bench_opts o;

@@ -140,6 +140,7 @@ struct fab_op {
     fab_piece *redo;  /* reads to post again */
     fab_piece *pulls; /* asked of the owner, not answered */
     bool has_imm, imm_sent, pull, queued;
+    bool device; /* a range of it lies in a device's memory, here or there */
     uint64_t imm;
     uint32_t retries;
     uint64_t serve_id, lost_link;    /* FAB_SERVE: the reader's piece; the link that died */
@@ -211,7 +212,7 @@ struct fab_link {
     int max_segs; /* ranges of one piece; a data path may lower it */
     bool pull_by_write;
     bool native_tcp;      /* libfabric's: few ranges a piece, slow where one is just above 64 KiB */
-    bool small;           /* own TCP beside native TCP: carries small ranges, sixteen a frame */
+    bool beside;          /* own TCP that stands beside native TCP: carries its bytes */
     bool awaits;          /* own TCP: its data connection is not there yet */
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
@@ -237,7 +238,7 @@ struct hy_fab {
     hy_fab_opts o;
     char node[HY_FAB_NODE_MAX];
     char congestion[FAB_CONGESTION_MAX];
-    bool small; /* own TCP is on the list: it may stand beside native TCP */
+    bool beside; /* own TCP is on the list: it may stand beside native TCP */
     uint64_t epoch;
     uint8_t secret[64];
     pthread_mutex_t turn, lock; /* turn: who waits for the lock next, so that nobody starves */
@@ -319,8 +320,8 @@ void hy_fab__bytes(fab_link *l, const void *data, size_t n);
 void hy_fab__closed(fab_link *l, const char *why);
 hy_status hy_fab__dial(hy_fab *f, int rail, const char *addr, const char *want,
                        uint64_t connect_op);
-/* For small ranges, a second link beside one over native TCP that was dialled, if it has none. */
-void hy_fab__dial_small(const fab_link *l);
+/* Own TCP, a second link beside one over native TCP that was dialled, if it has none. */
+void hy_fab__dial_beside(const fab_link *l);
 void hy_fab__link_close(fab_link *l, hy_status st, const char *why);
 hy_status hy_fab__frame(fab_link *l, fab_kind kind, const void *a, size_t na, const void *b,
                         size_t nb);

@@ -197,7 +197,7 @@ typedef struct hy_fab_stats {
     uint64_t retried_pieces, unknown_writes, timeouts,
         late; /* late: completions nobody waits for */
     uint64_t spins, sleeps;
-    uint64_t small;                        /* bytes that own TCP carried beside native TCP */
+    uint64_t beside;                       /* bytes that own TCP carried beside native TCP */
     uint64_t same_node;                    /* bytes taken from a peer by process_vm_readv */
     uint64_t rail_bytes[HY_FAB_RAILS_MAX]; /* moved by writes and reads started here */
     uint32_t peers_up, ops_open, links_up;

@@ -70,16 +70,16 @@ hy_status hy_fab__dial(hy_fab *f, int rail, const char *addr, const char *want, 
     return HY_OK;
 }
 
-void hy_fab__dial_small(const fab_link *l)
+void hy_fab__dial_beside(const fab_link *l)
 {
     hy_fab *f = l->f;
-    if (!f->small || !l->out || !l->native_tcp || l->same.rx || f->o.strict)
+    if (!f->beside || !l->out || !l->native_tcp || l->same.rx || f->o.strict)
         return;
     for (const fab_link *o = f->links; o != NULL; o = o->next)
-        if (o->small && o->out && o->state != LINK_DEAD && strcmp(o->addr, l->addr) == 0)
+        if (o->beside && o->out && o->state != LINK_DEAD && strcmp(o->addr, l->addr) == 0)
             return;
     if (hy_fab__dial(f, l->rail, l->addr, l->theirs.node, 0) == HY_OK)
-        f->links->small = true;
+        f->links->beside = true;
 }
 
 void hy_fab__opened(fab_link *l)

@@ -110,6 +110,7 @@ void hy_fab__op_add(fab_op *op, const fab_range *r)
     if (r->len == 0)
         return;
     op->len += r->len;
+    op->device |= ((r->mr->access | op->keys[r->key].access) & FAB_DEVICE) != 0;
     if (last != NULL && last->mr == r->mr && last->key == r->key &&
         last->off + last->len == r->off && last->roff + last->len == r->roff) {
         last->len += r->len;

@@ -169,7 +169,7 @@ static hy_status init(hy_fab *f, const hy_fab_opts *o)
     hy_fab__same_open(f);
     HY_TRY(hy_fab__congestion_check(o->congestion));
     snprintf(f->congestion, sizeof(f->congestion), "%s", o->congestion);
-    f->small = lists(o->providers, "own");
+    f->beside = lists(o->providers, "own");
     f->peers = hy_calloc(o->max_peers, sizeof(*f->peers));
     if (f->peers == NULL)
         return hy_fail(HY_E_NOMEM, "fabric: no memory for %u peers", o->max_peers);

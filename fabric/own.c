@@ -255,6 +255,8 @@ static hy_status post(void *dpl, fab_piece *x)
     own_dpl *d = dpl;
     if (d->link->awaits)
         return HY_AGAIN;
+    if (x->op->device)
+        return hy_fail(HY_E_UNSUPPORTED, "own TCP: device memory goes through host memory");
     own_out *o = new_out(x->read ? OWN_READ : OWN_WRITE, x->id, x->len, HY_OK);
     if (o == NULL)
         return HY_AGAIN;
@@ -352,8 +354,7 @@ static bool flush_lent(own_dpl *d)
         moved = true;
     }
     for (size_t n = 0; n < BUDGET && d->head == o && !d->full;) {
-        ssize_t k =
-            hy_fab__lend_send(&d->lend, d->fd, v, fill_iov(o, v), size_of(o) - o->sent);
+        ssize_t k = hy_fab__lend_send(&d->lend, d->fd, v, fill_iov(o, v), size_of(o) - o->sent);
         if (d->lend.cannot && d->lend.held == 0) {
             o->lent = false;
             return moved;
@@ -419,7 +420,7 @@ static bool find_segs(own_dpl *d, bool write)
         hy_fab_mr *mr = hy_fab__mr_find(d->f, fab_get64(h));
         uint64_t off = fab_get64(h + 16), len = fab_get64(h + 24);
         if (mr == NULL || mr->token != fab_get64(h + 8) || !hy_span_has(&mr->span, off, len) ||
-            (write && (mr->access & FAB_LAND) == 0))
+            (mr->access & FAB_DEVICE) != 0 || (write && (mr->access & FAB_LAND) == 0))
             return false;
         d->seg[i] = (own_seg){(char *)mr->span.addr + off, mr, (size_t)len};
         sum += len;

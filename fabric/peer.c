@@ -59,7 +59,7 @@ hy_status hy_fab__peer_meet(fab_link *l)
         return hy_fail(HY_E_INVAL, "node id %s is taken twice (or the node dialled itself)",
                        f->node);
     fab_peer *p = find_node(f, l->theirs.node);
-    if (l->small && (p == NULL || !p->up || p->epoch != l->theirs.epoch))
+    if (l->beside && (p == NULL || !p->up || p->epoch != l->theirs.epoch))
         return hy_fail(HY_E_ABORTED, "the link that this one was to stand beside is gone");
     if (p != NULL && p->epoch != l->theirs.epoch) {
         hy_fab__peer_down(p, f, HY_E_PEER, "it has restarted: a new epoch");
@@ -126,11 +126,11 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
         end_connect(f, op, p, HY_OK, p->node);
     }
     l->connect_op = 0;
-    if (p->primary == NULL || (p->primary->small && !l->small)) {
+    if (p->primary == NULL || (p->primary->beside && !l->beside)) {
         p->primary = l;
         hy_fab__msg_repoint(f, p);
     }
-    hy_fab__dial_small(l);
+    hy_fab__dial_beside(l);
     return HY_OK;
 }
 
@@ -177,7 +177,7 @@ void hy_fab__peer_leave(fab_link *l, hy_status st, const char *why)
     for (fab_link *o = f->links; o != NULL; o = o->next)
         if (o->peer == p && o->state == LINK_UP && !o->broken) {
             any_up = true;
-            if (best == NULL || best->small)
+            if (best == NULL || best->beside)
                 best = o;
         }
     if (p->up && !any_up) { /* others are only on their way: they belong to the next state */
@@ -203,12 +203,12 @@ static void redial(hy_fab *f, fab_peer *p)
          a = strtok_r(NULL, ", ", &save), rail++) {
         const fab_link *there = NULL;
         for (fab_link *l = f->links; l != NULL; l = l->next)
-            if (l->out && !l->small && l->state != LINK_DEAD && strcmp(l->addr, a) == 0)
+            if (l->out && !l->beside && l->state != LINK_DEAD && strcmp(l->addr, a) == 0)
                 there = l;
         if (there == NULL)
             hy_fab__dial(f, rail % f->n_rails, a, p->node, 0);
         else if (there->state == LINK_UP)
-            hy_fab__dial_small(there);
+            hy_fab__dial_beside(there);
     }
     hy_free(list);
 }

@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum { MOST_PIECES = 64 /* in flight per link */, MOST_RETRIES = 64 };
-enum { SMALL_BELOW = 64 << 10 /* ranges that four of a piece do not make fast */ };
 enum { ODD_BELOW = 60 << 10, ODD_ABOVE = 72 << 10 };
 
 fab_piece *hy_fab__piece_new(hy_fab *f, fab_op *op)
@@ -65,31 +64,31 @@ static void delist(fab_piece *p)
     p->link = NULL;
 }
 
-/* Small ranges go over links made for them, if there are any, and nothing else does. Nothing waits
- * for one of those to get its connection: the others carry everything meanwhile. */
-static bool is_kind(const fab_link *l, const fab_peer *p, bool small)
+/* Nothing waits for own TCP that stands beside a link to get its connection. */
+static bool carries(const fab_link *l, const fab_peer *p)
 {
-    return l->peer == p && l->state == LINK_UP && !l->broken && l->small == small &&
-           !(small && l->awaits);
+    return l->peer == p && l->state == LINK_UP && !l->broken && !(l->beside && l->awaits);
 }
 
-static bool has_kind(const hy_fab *f, const fab_peer *p, bool small)
+/* Own TCP stands beside this link of native TCP: it is the faster one and carries everything. */
+static bool relieved(const hy_fab *f, const fab_link *l)
 {
-    for (const fab_link *l = f->links; l != NULL; l = l->next)
-        if (is_kind(l, p, small))
+    for (const fab_link *o = f->links; o != NULL && l->native_tcp; o = o->next)
+        if (o->beside && carries(o, l->peer) && o->rail == l->rail && o->rrail == l->rrail)
             return true;
     return false;
 }
 
 /* The nearest with room, of equally near ones the one with the least to do: a far rail takes what
  * the near ones have no room for, or all of it when they are gone. */
-static fab_link *pick(hy_fab *f, fab_peer *p, const hy_fab_mr *mr, bool small)
+static fab_link *pick(hy_fab *f, const fab_op *op, const hy_fab_mr *mr)
 {
     fab_link *best = NULL;
-    const bool kind = has_kind(f, p, small) ? small : !small;
     for (fab_link *l = f->links; l != NULL; l = l->next) {
-        if (!is_kind(l, p, kind) || l->full || l->n_out >= MOST_PIECES ||
+        if (!carries(l, op->peer) || l->full || l->n_out >= MOST_PIECES ||
             (l->n_out > 0 && l->bytes_out >= f->o.window_bytes))
+            continue;
+        if (op->device ? l->beside : relieved(f, l)) /* own TCP reaches no device */
             continue;
         int far = best != NULL ? mr->rail[l->rail].distance - mr->rail[best->rail].distance : 0;
         if (best == NULL || far < 0 || (far == 0 && l->bytes_out < best->bytes_out))
@@ -138,9 +137,7 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
     if (op->pull)
         return hy_fab__pull_ask(f, op);
     fab_piece *p = op->redo;
-    const fab_range *r = &op->ranges[op->cur];
-    fab_link *l = p != NULL ? pick(f, op->peer, p->seg[0].mr, p->seg[0].len < SMALL_BELOW)
-                            : pick(f, op->peer, r->mr, r->len < SMALL_BELOW);
+    fab_link *l = pick(f, op, p != NULL ? p->seg[0].mr : op->ranges[op->cur].mr);
     if (l == NULL)
         return HY_AGAIN;
     if (p != NULL) {
@@ -162,7 +159,8 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
     if (op->cur == op->n_ranges && op->redo == NULL)
         hy_fab__op_queue(op, false);
     if (!p->same)
-        hy_fab__announce(l); /* first: to post may be to send it all, and the peer's thread sleeps */
+        hy_fab__announce(
+            l); /* first: to post may be to send it all, and the peer's thread sleeps */
     hy_status st = p->same ? hy_fab__same_post(l, p) : l->dp->post(l->dpl, p);
     if (st == HY_OK) {
         l->again_since = 0;
@@ -213,7 +211,7 @@ void hy_fab__piece_done(fab_piece *p, hy_status st)
     }
     l->last_done = hy_fab__now(f);
     f->stats.rail_bytes[l->rail] += p->len;
-    f->stats.small += l->small ? p->len : 0;
+    f->stats.beside += l->beside ? p->len : 0;
     delist(p);
     op->done += p->len;
     if (op->kind == FAB_READ)

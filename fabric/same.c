@@ -119,8 +119,8 @@ const char *hy_fab__path(const fab_link *l)
 {
     if (l->same.rx && l->same.tx)
         return "same node, process_vm";
-    if (l->small)
-        return "own TCP for small ranges";
+    if (l->beside)
+        return "own TCP beside it";
     return l->dp == &hy_fab__own_dp ? "own TCP" : l->f->rail[l->rail].provider;
 }
 

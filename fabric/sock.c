@@ -435,8 +435,8 @@ static bool is_primary(const fab_link *l)
 }
 
 /* With few connections they are cheaper asked at once than through epoll. Not by recv: it would
- * take the socket's lock again and again, which who sends over loopback wants as well. Links for
- * small ranges have messages only when they are the last one. */
+ * take the socket's lock again and again, which who sends over loopback wants as well. Links
+ * beside others have messages only when they are the last one. */
 static bool look(sock *s)
 {
     struct pollfd p[FEW + HY_FAB_RAILS_MAX];
@@ -445,7 +445,7 @@ static bool look(sock *s)
     bool moved = false;
     for (sock_conn *c = s->conns; c != NULL; c = c->next)
         if (!c->listener && !c->connecting && !c->dead && !c->want_out &&
-            (c->base.link == NULL || !c->base.link->small || is_primary(c->base.link))) {
+            (c->base.link == NULL || !c->base.link->beside || is_primary(c->base.link))) {
             p[n] = (struct pollfd){c->fd, POLLIN, 0};
             of[n++] = c;
         }

@@ -10,31 +10,35 @@
 #include "tests/conform/transport_faults.h"
 #include "tests/conform/transport_paths.h"
 #include "tests/unit/cm.h"
+#include "tests/unit/refuse.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 static const tr_impl *im;
 
 static const tr_impl impls[] = {
-    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO, false, false},
-    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO, false, false},
-    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ, false, false},
-    {"own", "own", false, false, false, HY_FAB_PULL_AUTO, false, false},
-    {"own-read", "own", false, false, false, HY_FAB_PULL_READ, false, false},
-    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, false, false},
-    {"net-own", "net,tcp,own", false, false, false, HY_FAB_PULL_AUTO, false, true},
-    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ, false, false},
-    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ, false, false},
-    {"verbs", "verbs", false, false, false, HY_FAB_PULL_AUTO, false, false}, /* in tools/verbs-vm */
-    {"verbs-write", "verbs", false, false, false, HY_FAB_PULL_WRITE, false, false},
-    {"verbs-strict", "verbs", false, false, true, HY_FAB_PULL_READ, false, false},
-    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO, false, false},
-    {"same-node", "own", false, false, false, HY_FAB_PULL_AUTO, true, false},
-    {"same-net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, true, false},
+    {"loop-virtual", "loop", true, true, false, HY_FAB_PULL_AUTO, false, false, false},
+    {"loop", "loop", true, false, false, HY_FAB_PULL_AUTO, false, false, false},
+    {"loop-read", "loop", true, true, false, HY_FAB_PULL_READ, false, false, false},
+    {"own", "own", false, false, false, HY_FAB_PULL_AUTO, false, false, false},
+    {"own-copy", "own", false, false, false, HY_FAB_PULL_AUTO, false, false, true},
+    {"own-read", "own", false, false, false, HY_FAB_PULL_READ, false, false, false},
+    {"net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, false, false, false},
+    {"net-own", "net,tcp,own", false, false, false, HY_FAB_PULL_AUTO, false, true, false},
+    {"net-read", "net,tcp", false, false, false, HY_FAB_PULL_READ, false, false, false},
+    {"net-strict", "net,tcp", false, false, true, HY_FAB_PULL_READ, false, false, false},
+    {"verbs", "verbs", false, false, false, HY_FAB_PULL_AUTO, false, false,
+     false}, /* in tools/verbs-vm */
+    {"verbs-write", "verbs", false, false, false, HY_FAB_PULL_WRITE, false, false, false},
+    {"verbs-strict", "verbs", false, false, true, HY_FAB_PULL_READ, false, false, false},
+    {"shm", "shm", false, false, false, HY_FAB_PULL_AUTO, false, false, false},
+    {"same-node", "own", false, false, false, HY_FAB_PULL_AUTO, true, false, false},
+    {"same-net", "net,tcp", false, false, false, HY_FAB_PULL_AUTO, true, false, false},
 };
 
 static void test_messages_in_order(void **state)
@@ -683,22 +687,22 @@ static void test_chaos(void **state)
     assert_true(ok > 1000 && failed > 100); /* else the faults or the work are missing */
 }
 
-static void test_small(void **state)
+static void test_beside(void **state)
 {
     (void)state;
-    paths_small(im);
+    paths_beside(im);
 }
 
-static void test_small_mute(void **state)
+static void test_beside_mute(void **state)
 {
     (void)state;
-    faults_small(im);
+    faults_beside(im);
 }
 
-static void test_small_alone(void **state)
+static void test_beside_alone(void **state)
 {
     (void)state;
-    paths_small_alone(im);
+    paths_beside_alone(im);
 }
 
 static void test_congestion(void **state)
@@ -760,7 +764,7 @@ static void test_near_rail(void **state)
     tr_open(&t, 0, NULL, second_is_near);
     tr_open(&t, 1, NULL, second_is_near);
     tr_join(&t, 0, 1);
-    tr_links(&t, im->small ? 4 : 2);
+    tr_links(&t, im->beside ? 4 : 2);
     hy_fab_mr *ma = tr_mem(&t, 0, a, BIG, 0, NULL);
     tr_mem(&t, 1, b, BIG, 0, &kb);
     hy_fab_range r = {ma, 0, &kb, 0, 1 << 20};
@@ -852,9 +856,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_write_read_sizes),
         cmocka_unit_test(test_scatter),
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_small_alone),
-        cmocka_unit_test(test_small_mute),
+        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_beside_alone),
+        cmocka_unit_test(test_beside_mute),
         cmocka_unit_test(test_congestion),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),
@@ -887,6 +891,8 @@ int main(int argc, char **argv)
     if (im == NULL)
         return fprintf(stderr, "usage: test_transport NAME [FILTER]\n"), 2;
     hy_log_set_level(getenv("HY_TEST_LOG") != NULL ? HY_LOG_DEBUG : HY_LOG_ERROR);
+    if (im->copies && !hy_test_refuse(SYS_vmsplice))
+        return fprintf(stderr, "seccomp is refused: %s\n", strerror(errno)), 1;
     if (argc > 4 && strcmp(argv[2], "--far") == 0)
         return faults_far(im, argv[3], atoi(argv[4]));
     if (!available()) {

@@ -16,8 +16,9 @@ typedef struct tr_impl {
     const char *providers;
     bool loop, virt, strict;
     hy_fab_pull pull;
-    bool same;  /* the same-node path, which the others are without */
-    bool small; /* own TCP beside the provider, for small ranges */
+    bool same;   /* the same-node path, which the others are without */
+    bool beside; /* own TCP beside the provider */
+    bool copies; /* the system does not lend pages to sockets */
 } tr_impl;
 
 typedef struct tr_node {

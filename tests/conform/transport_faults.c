@@ -624,7 +624,7 @@ static void rails_body(tr *t, void (*cut)(tr *t, void *arg), void *arg)
     hy_fab_mr *ma = tr_mem(t, 0, a, BIG, 0, NULL);
     tr_mem(t, 1, b, BIG, 0, &kb);
     tr_fill(b, BIG, 6);
-    const uint64_t links = t->im->small ? 4 : 2;
+    const uint64_t links = t->im->beside ? 4 : 2;
     tr_links(t, links);
     hy_fab_range r = {ma, 0, &kb, 0, BIG};
     uint64_t op[4];
@@ -711,12 +711,12 @@ static void long_stall(hy_fab_opts *o)
     o->stall_ns = o->op_timeout_ns = tr_slow() * 600 * HY_SEC;
 }
 
-/* The link for small ranges is greeted, but its connection never works: nothing waits for it, in
+/* Own TCP beside a link is greeted, but its connection never works: nothing waits for it, in
  * neither direction, and it is given up. */
-void faults_small(const tr_impl *im)
+void faults_beside(const tr_impl *im)
 {
     enum { N = 100, SLOT = 8192, LEN = N * SLOT };
-    if (!im->small)
+    if (!im->beside)
         skip();
     for (fate data = SWALLOWED; data <= CUT; data++) {
         tr t;
@@ -749,7 +749,7 @@ void faults_small(const tr_impl *im)
             tr_pass(&t);
             hy_fab_stats_get(t.n[0].f, &st);
         }
-        assert_int_equal(st.small, 0);
+        assert_int_equal(st.beside, 0);
         assert_int_equal(st.peers_lost, 0);
         cut_relay(NULL, &r);
         tr_close(&t);

@@ -13,8 +13,8 @@
 void paths_path(const tr_impl *im);
 void paths_same_node(const tr_impl *im);
 void paths_unlike_providers(const tr_impl *im);
-void paths_small(const tr_impl *im);
-void paths_small_alone(const tr_impl *im);
+void paths_beside(const tr_impl *im);
+void paths_beside_alone(const tr_impl *im);
 void paths_congestion(const tr_impl *im);
 
 #endif

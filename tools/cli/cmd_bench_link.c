@@ -32,8 +32,8 @@ static void print_row(const char *name, const hy_fab_bench_figure *f)
 static void print_json(const hy_fab_bench_result *r)
 {
     static const char *const keys[HY_BENCH_ROWS] = {
-        "write",      "pull",      "raw_write", "raw_read", "own_write", "own_pull",
-        "same_write", "same_pull", "tcp_block", "tcp_spin", "tcp_tuned", "process_vm_readv"};
+        "write",      "pull",      "raw_write", "raw_read", "alone_write", "alone_pull",
+        "same_write", "same_pull", "tcp_block", "tcp_spin", "tcp_tuned",   "process_vm_readv"};
     printf("{\"provider\":\"%s\",\"bytes\":[", r->provider);
     for (int i = 0; i < HY_FAB_BENCH_SIZES; i++)
         printf("%s%llu", i > 0 ? "," : "", (unsigned long long)hy_fab_bench_sizes[i]);
@@ -42,7 +42,7 @@ static void print_json(const hy_fab_bench_result *r)
         print_row(keys[i], r->rate[i]);
     for (int i = 0; i < HY_FAB_BENCH_RATIOS; i++)
         print_row(r->ratio[i].name, r->ratio[i].by_size);
-    printf(",\"small_over_own\":%s", r->small ? "true" : "false");
+    printf(",\"own_beside\":%s", r->beside ? "true" : "false");
     printf(",\"msg_us\":[%.2f,%.2f],\"tcp_msg_us\":[%.2f,%.2f],\"msg_ratio\":%.3f",
            r->msg_p50.median, r->msg_p99.median, r->tcp_p50.median, r->tcp_p99.median,
            r->msg_ratio.median);
@@ -110,7 +110,7 @@ static int run(const hy_conf *conf, const char *mib, const char *pool, const cha
                            .congestion = hy_conf_str(conf, "fabric", "congestion"),
                            .raw = !ours,
                            .tcp = !ours,
-                           .small = rows == NULL,
+                           .msgs = rows == NULL,
                            .idle = rows == NULL,
                            .only = rows,
                            .line = json ? NULL : print_line};
@@ -159,15 +159,16 @@ int hy_cmd_bench_link(int argc, char **argv)
         {.name = "--json", .flag = &json, .help = "one JSON line instead of the table"},
     };
     hy_conf *conf = hy_cli_conf();
-    hy_cli cli = {.usage = "bench link [OPTIONS]",
-                  .about = "Time the links between two processes on this machine: writes and pulls "
-                           "of strewn pieces\nover the provider, own TCP and the same-node path, "
-                           "with the provider's raw rate, plain\nTCP and process_vm_readv beside "
-                           "them, and the ratios; messages; an idle pair. Of the keys\n"
-                           "that -o sets, [fabric] providers, piece and window count.",
-                  .opts = opts,
-                  .n_opts = HY_COUNTOF(opts),
-                  .conf = conf};
+    hy_cli cli = {
+        .usage = "bench link [OPTIONS]",
+        .about = "Time the links between two processes on this machine: writes and pulls "
+                 "of strewn pieces\nas configured, over the provider alone and by the same-node "
+                 "path, with the provider's raw rate,\nplain TCP and process_vm_readv "
+                 "beside them, and the ratios; messages; an idle pair. Of the keys\n"
+                 "that -o sets, [fabric] providers, piece and window count.",
+        .opts = opts,
+        .n_opts = HY_COUNTOF(opts),
+        .conf = conf};
     int rc = hy_cli_parse_n(&cli, argc, argv, 0);
     if (rc < 0)
         rc = run(conf, mib, pool, reps, rows, ours, json);
