@@ -57,7 +57,7 @@ typedef struct hy_fab_opts {
     int rail_node[HY_FAB_RAILS_MAX]; /* NUMA node of each rail's card; -1: as the system tells */
     const char *providers; /* names in order of preference: "verbs,efa,tcp,shm,own". tcp (or net) is
                             * native TCP of any libfabric version, own our framed TCP; with both on
-                            * the list own also stands beside tcp, for ranges below 64 KiB */
+                            * the list own also stands beside tcp, and carries the bytes */
     const void *secret;    /* copied */
     size_t secret_len;
     struct hy_loop_net *loop; /* not NULL: in-process transport; addrs are names in that net */

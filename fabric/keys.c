@@ -22,8 +22,8 @@ const hy_conf_key hy_fab_keys[] = {
      "Addresses (host:port) of this node for other nodes, one per rail (at most 8)."},
     {"fabric", "providers", HY_CONF_LIST, HY_FAB_PROVIDERS, NULL, NULL, NULL,
      "libfabric providers in order of preference; `tcp` is native TCP of any version, `shm` is for "
-     "one host and never reports a death, `own` is framed TCP without libfabric, which also moves "
-     "ranges below 64 KiB beside `tcp` where both are listed. A fallback is logged as a warning."},
+     "one host and never reports a death, `own` is framed TCP without libfabric, which also stands "
+     "beside `tcp` where both are listed and moves the bytes. A fallback is logged as a warning."},
     TIME("heartbeat", "500ms", "10ms", "1m", "Time between two signs of life to a connected peer."),
     TIME("peer_timeout", "3s", "50ms", "10m",
          "A peer that is silent for this long is gone. At least two heartbeats."),
