@@ -5,10 +5,8 @@
  *
  * Thread: under the fabric's lock.  Owner: hy_fab; the bytes stay the caller's.
  */
+#include "core/base/map.h"
 #include "fabric/fab_int.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 hy_fab_mr *hy_fab__mr_find(hy_fab *f, uint64_t id)
 {
@@ -64,12 +62,7 @@ static void populate(const hy_fab *f, const hy_span *s)
         pins |= f->rail[i].pins;
     if (!pins || s->mem == HY_MEM_DEVICE)
         return;
-#ifdef MADV_POPULATE_WRITE
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    char *from = (char *)s->addr - ((uintptr_t)s->addr & (page - 1));
-    (void)madvise(from, (size_t)((char *)s->addr + s->len - from),
-                  s->mem == HY_MEM_FILE ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
-#endif
+    (void)hy_map_populate(s->addr, s->len, s->mem != HY_MEM_FILE);
 }
 
 hy_status hy_fab_reg(hy_fab *f, const hy_span *s, unsigned access, hy_fab_mr **out)

@@ -9,6 +9,7 @@
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/cpu_int.h"
 #include "core/base/alloc.h"
+#include "core/base/map.h"
 #include "core/conf/conf.h"
 #include "hal/limits.h"
 
@@ -19,35 +20,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
-
 struct hy_event {
     hy_dev *dev;
 };
 
-/* Huge pages want a mapping that begins on their boundary: map more, return the ends. */
-static void *map_huge(size_t bytes)
-{
-    size_t len = (bytes + 4095) & ~(size_t)4095;
-    char *p = mmap(NULL, len + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return NULL;
-    size_t skip = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
-    if (skip != 0)
-        munmap(p, skip);
-    if (skip != HUGE_PAGE)
-        munmap(p + skip + len, HUGE_PAGE - skip);
-    madvise(p + skip, len, MADV_HUGEPAGE); /* a wish: without it the memory is only slower */
-    return p + skip;
-}
-
 void *cpu_alloc(size_t bytes)
 {
-    if (bytes > SIZE_MAX / 2)
-        return NULL;
-    if (bytes >= HUGE_PAGE)
-        return map_huge(bytes);
+    if (bytes >= HY_MAP_ALIGN)
+        return hy_map(bytes, PROT_READ | PROT_WRITE, -1);
     size_t len = (bytes + 63) & ~(size_t)63;
     void *p = hy_aligned_alloc(64, len != 0 ? len : 64);
     if (p != NULL)
@@ -59,8 +39,8 @@ void cpu_free(void *p, size_t bytes)
 {
     if (p == NULL)
         return;
-    if (bytes >= HUGE_PAGE)
-        munmap(p, (bytes + 4095) & ~(size_t)4095);
+    if (bytes >= HY_MAP_ALIGN)
+        hy_unmap(p, bytes);
     else
         hy_free(p);
 }
@@ -71,7 +51,8 @@ void *cpu_scratch(hy_queue *q, size_t bytes)
     if (bytes > c->scratch_bytes) {
         size_t grow = c->scratch_bytes + c->scratch_bytes / 2;
         size_t want = bytes > grow ? bytes : grow;
-        want = want > HUGE_PAGE ? want : HUGE_PAGE; /* mapped: the heap is not touched in a step */
+        want = want > HY_MAP_ALIGN ? want
+                                   : HY_MAP_ALIGN; /* mapped: the heap is not touched in a step */
         void *p = cpu_alloc(want);
         if (p == NULL)
             return NULL;

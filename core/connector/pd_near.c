@@ -9,6 +9,7 @@
  * Thread: connector stage, and create.  Owner: the creator of the memory; readers own mappings.
  */
 #include "core/base/log.h"
+#include "core/base/map.h"
 #include "core/connector/pd_int.h"
 
 #include <errno.h>
@@ -20,35 +21,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* <linux/mman.h>, since 5.14 */
-#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* since 6.1 */
 #endif
-#define HUGE ((size_t)2 << 20)
-
-/* Maps the memfd where huge pages can start. NULL: errno says why. */
-static void *map_aligned(int fd, size_t bytes, int prot)
-{
-    char *const room = mmap(NULL, bytes + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room == MAP_FAILED)
-        return NULL;
-    char *const at = room + (HUGE - (uintptr_t)room % HUGE) % HUGE;
-    char *const end = at + (bytes + 4095) / 4096 * 4096;
-    void *const got = mmap(at, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
-    const int why = errno;
-    if (got == MAP_FAILED) {
-        munmap(room, bytes + HUGE);
-        errno = why;
-        return NULL;
-    }
-    if (at > room)
-        munmap(room, (size_t)(at - room));
-    if (room + bytes + HUGE > end)
-        munmap(end, (size_t)(room + bytes + HUGE - end));
-    return at;
-}
 
 hy_status hy_pd__near_create(hy_pd *p, size_t bytes)
 {
@@ -57,14 +32,13 @@ hy_status hy_pd__near_create(hy_pd *p, size_t bytes)
     void *at = NULL;
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        at = map_aligned(fd, bytes, PROT_READ | PROT_WRITE);
+        at = hy_map(bytes, PROT_READ | PROT_WRITE, fd);
     if (at == NULL) {
         const int why = errno;
         if (fd >= 0)
             close(fd);
         return hy_fail(HY_E_SYS, "no memory to share with readers on this node: %s", strerror(why));
     }
-    (void)madvise(at, bytes, MADV_HUGEPAGE); /* a wish */
     p->staging = at;
     p->near_fd = fd;
     return HY_OK;
@@ -74,7 +48,7 @@ void hy_pd__near_destroy(hy_pd *p, size_t bytes)
 {
     if (p->near_fd < 0)
         return;
-    munmap(p->staging, bytes);
+    hy_unmap(p->staging, bytes);
     close(p->near_fd);
     p->staging = NULL;
     p->near_fd = -1;
@@ -110,7 +84,7 @@ static void make_huge(hy_pd *p)
     if (p->near_fd < 0 || p->near_huge)
         return;
     p->near_huge = true;
-    (void)(madvise(at, bytes, MADV_POPULATE_WRITE) == 0 && madvise(at, bytes, MADV_COLLAPSE) == 0);
+    (void)(hy_map_populate(at, bytes, true) && madvise(at, bytes, MADV_COLLAPSE) == 0);
 }
 
 void hy_pd__near_map(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
@@ -122,7 +96,7 @@ void hy_pd__near_map(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
     if (m->near_name.n == 0 || m->near_len == 0 || p->bounce != NULL)
         return;
     const int fd = hy_pd__near_open(pid, m);
-    void *at = fd >= 0 ? map_aligned(fd, (size_t)m->near_len, PROT_READ) : NULL;
+    void *at = fd >= 0 ? hy_map((size_t)m->near_len, PROT_READ, fd) : NULL;
     if (fd >= 0)
         close(fd);
     if (at == NULL) {
@@ -136,8 +110,7 @@ void hy_pd__near_map(hy_pd *p, pd_peer *x, const hy_pdp_msg *m)
 
 void hy_pd__near_unmap(pd_peer *x)
 {
-    if (x->near != NULL)
-        munmap(x->near, (size_t)x->near_len);
+    hy_unmap(x->near, (size_t)x->near_len);
     x->near = NULL;
     x->near_len = 0;
 }

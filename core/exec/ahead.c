@@ -9,21 +9,17 @@
 
 #include "core/base/alloc.h"
 #include "core/base/log.h"
+#include "core/base/map.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* <linux/mman.h>, since 5.14 */
-#endif
-
 enum { NICE = 10 }; /* below those who compute; not so low that it never gets a turn */
-#define STEP ((size_t)2 << 20)
+#define STEP HY_MAP_ALIGN
 
 typedef struct pool_ahead {
     char *base;
@@ -76,15 +72,6 @@ static bool all_done(const hy_ahead *a)
     return true;
 }
 
-static bool fill(char *from, size_t n)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (uintptr_t)from & (page - 1);
-    while (madvise(from - skip, n + skip, MADV_POPULATE_WRITE) != 0)
-        if (errno != EINTR && errno != EAGAIN)
-            return false;
-    return true;
-}
-
 static void *work(void *arg)
 {
     hy_ahead *a = arg;
@@ -103,7 +90,7 @@ static void *work(void *arg)
         const size_t to_edge = STEP - ((uintptr_t)(p->base + p->done) & (STEP - 1));
         const size_t n = to_edge < p->len - p->done ? to_edge : p->len - p->done;
         pthread_mutex_unlock(&a->lock);
-        const bool ok = fill(p->base + p->done, n);
+        const bool ok = hy_map_populate(p->base + p->done, n, true);
         const int why = errno;
         pthread_mutex_lock(&a->lock);
         p->done = ok ? p->done + n : p->len;

@@ -1,3 +1,3 @@
-foreach(t base_buf arena hash rng clock mbox timer stage runtime metric file alloc watch status)
+foreach(t base_buf arena hash rng clock mbox timer stage runtime metric file alloc map watch status)
     hy_test(${t} hy_base)
 endforeach()
