@@ -60,7 +60,8 @@ static ssize_t splice_quietly(int from, int to, size_t n, unsigned flags)
 ssize_t hy_fab__lend_send(fab_lend *x, int fd, const struct iovec *v, int n, size_t left)
 {
     if (x->held == 0) {
-        ssize_t k = vmsplice(x->pipe[1], v, (size_t)n, SPLICE_F_NONBLOCK);
+        /* once refused, always refused: the caller goes by that */
+        ssize_t k = x->cannot ? 0 : vmsplice(x->pipe[1], v, (size_t)n, SPLICE_F_NONBLOCK);
         if (k <= 0) {
             x->cannot = true;
             errno = EAGAIN;

@@ -355,7 +355,7 @@ static bool flush_lent(own_dpl *d)
     }
     for (size_t n = 0; n < BUDGET && d->head == o && !d->full;) {
         ssize_t k = hy_fab__lend_send(&d->lend, d->fd, v, fill_iov(o, v), size_of(o) - o->sent);
-        if (d->lend.cannot && d->lend.held == 0) {
+        if (k < 0 && d->lend.cannot && d->lend.held == 0) {
             o->lent = false;
             return moved;
         }

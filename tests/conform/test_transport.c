@@ -705,6 +705,12 @@ static void test_beside_alone(void **state)
     paths_beside_alone(im);
 }
 
+static void test_unlent(void **state)
+{
+    (void)state;
+    paths_unlent(im);
+}
+
 static void test_congestion(void **state)
 {
     (void)state;
@@ -859,6 +865,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_beside),
         cmocka_unit_test(test_beside_alone),
         cmocka_unit_test(test_beside_mute),
+        cmocka_unit_test(test_unlent),
         cmocka_unit_test(test_congestion),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_refused_ranges),

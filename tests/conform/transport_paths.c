@@ -9,13 +9,20 @@
 #include "tests/conform/transport_faults.h"
 #include "tests/unit/cm.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
 
 enum { BIG = 24 << 20 };
 
@@ -120,6 +127,56 @@ void paths_beside_alone(const tr_impl *im)
         assert_false(tr_event(&t, 1, HY_FAB_EV_UP, 50 * HY_MS, &ev));
         tr_close(&t);
     }
+}
+
+/* Memory whose pages the system lends to nobody, between memory that it lends: both arrive as they
+ * are, over one connection, wherever the first refusal comes. */
+void paths_unlent(const tr_impl *im)
+{
+    enum { PIECE = 1 << 20, N = 8, LEN = N * PIECE };
+    const int fd = (int)syscall(SYS_memfd_secret, O_CLOEXEC);
+    uint8_t *a[2] = {malloc(LEN), MAP_FAILED}, *b = calloc(1, LEN);
+    if (fd >= 0 && ftruncate(fd, LEN) == 0)
+        a[1] = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (a[1] == MAP_FAILED || (!im->beside && strncmp(im->name, "own", 3) != 0)) {
+        free(a[0]);
+        free(b);
+        if (a[1] != MAP_FAILED)
+            munmap(a[1], LEN);
+        skip();
+    }
+    for (unsigned which = 1; which < 1 << 4; which++) { /* bit i: piece i is of it */
+        tr t;
+        hy_fab_key kb;
+        hy_fab_mr *ma[2];
+        hy_fab_range r[N];
+        hy_fab_stats s;
+        uint64_t op;
+        tr_pair(&t, im, 1);
+        tr_links(&t, im->beside ? 2 : 1);
+        tr_mem(&t, 1, b, LEN, 0, &kb);
+        memset(b, 0, LEN);
+        for (int i = 0; i < 2; i++) {
+            tr_fill(a[i], LEN, 2 * which + (unsigned)i);
+            ma[i] = tr_mem(&t, 0, a[i], LEN, 0, NULL);
+        }
+        for (unsigned i = 0; i < N; i++)
+            r[i] = (hy_fab_range){ma[which >> i % 4 & 1], i * PIECE, &kb, (i ^ 1) * PIECE, PIECE};
+        for (int k = 0; k < 2; k++) {
+            assert_int_equal(hy_fab_write(t.n[0].f, t.n[0].peer, r, N, NULL, &op), HY_OK);
+            tr_done_ok(&t, 0, op);
+            for (unsigned i = 0; i < N; i++)
+                assert_memory_equal(b + r[i].roff, a[which >> i % 4 & 1] + r[i].off, PIECE);
+        }
+        hy_fab_stats_get(t.n[0].f, &s);
+        assert_int_equal(s.links_lost, 0);
+        tr_close(&t);
+    }
+    free(a[0]);
+    free(b);
+    munmap(a[1], LEN);
 }
 
 static const char *congestion;

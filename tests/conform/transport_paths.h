@@ -15,6 +15,7 @@ void paths_same_node(const tr_impl *im);
 void paths_unlike_providers(const tr_impl *im);
 void paths_beside(const tr_impl *im);
 void paths_beside_alone(const tr_impl *im);
+void paths_unlent(const tr_impl *im);
 void paths_congestion(const tr_impl *im);
 
 #endif

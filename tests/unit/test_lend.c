@@ -188,12 +188,60 @@ static void refused(void **state)
     munmap(p, POOL);
 }
 
+/* A process's own refusal of more ranges than so many in one call. */
+static bool refuse_above(unsigned most)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_vmsplice, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, most, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EFAULT),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = {HY_COUNTOF(code), code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) == 0;
+}
+
+/* Refused for some memory only: after the first refusal nothing more is lent, so that the caller,
+ * who then copies, knows what was sent. */
+static void refused_once(void **state)
+{
+    (void)state;
+    char *p = pool(4);
+    int fd[2], status;
+    sockets(fd, 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        fab_lend x;
+        struct iovec v[3] = {{p, 9000}, {p + 10000, 70000}, {p + 90000, 9000}};
+        hy_fab__lend_init(&x);
+        if (!refuse_above(2))
+            _exit(9);
+        if (!hy_fab__lend_can(&x) || hy_fab__lend_send(&x, fd[0], v, 2, 79000) != 79000)
+            _exit(1);
+        if (hy_fab__lend_send(&x, fd[0], v, 3, 88000) != -1 || !x.cannot || x.held != 0)
+            _exit(2);
+        if (hy_fab__lend_send(&x, fd[0], v, 1, 9000) != -1 || errno != EAGAIN || x.held != 0)
+            _exit(3);
+        hy_fab__lend_fini(&x);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    close(fd[0]);
+    close(fd[1]);
+    munmap(p, POOL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrives),
         cmocka_unit_test(gone),
         cmocka_unit_test(refused),
+        cmocka_unit_test(refused_once),
     };
     return cmocka_run_group_tests_name("lend", tests, NULL, NULL);
 }
