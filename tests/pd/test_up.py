@@ -189,6 +189,8 @@ class TestUp(unittest.TestCase):
         u = self.start(self.node("a"), args=["--check"])
         self.assertEqual(u.proc.wait(2 * kit.LONG), 0)
         self.assertIn("1 nodes, all files are good", u.text())
+        self.assertIn(f"[node.a] has [peer.d0] url = http://127.0.0.1:{self.fake.port}, where no node of this file is",
+                      u.text())
         self.assertFalse(os.path.exists(f"{u.dir}/run"))
 
     def test_missing(self):

@@ -109,6 +109,7 @@ static void test_refused(void **state)
         {"[node.a]\nfile = n.ini\nrestart = maybe\n", "restart"},
         {"[node.a]\nfile = n.ini\n[engine]\nthreads = 2\n", "engine.threads"},
         {"[node.a]\nfile = n.ini\n[peer.x]\nrole = all\n", "peer.x"},
+        {"[node.a]\nfile = n.ini\nset = node.role=router, peer.x.url=ftp://h:1\n", "[peer.x] url"},
         {"[cluster]\nname = a/b\n[node.a]\nfile = n.ini\n", "name"},
         {"[cluster]\nsecret_file = no-secret\n[node.a]\nfile = n.ini\n",
          "/no-secret"}, /* beside the cluster file */
@@ -226,6 +227,62 @@ static void test_pairs(void **state)
     }
 }
 
+/* Whom a router sends requests to, where each node's file is right by itself. Ports: a 1, d 2. */
+static void test_peers(void **state)
+{
+    static const struct {
+        const char *peers, *more, *text;
+    } cases[] = {
+        {"peer.x.url=http://127.0.0.1:1, peer.x.role=prefill, peer.y.url=http://127.0.0.1:2", "",
+         ""},
+        {"peer.x.url=http://localhost:1, peer.y.url=http://127.0.0.1:2/, peer.y.role=decode", "",
+         ""},
+        {"peer.x.url=http://10.0.0.9:1, peer.y.url=http://10.0.0.9:2",
+         ", http.host=0.0.0.0, http.api_key=k", ""},
+        {"peer.x.url=http://127.0.0.1:1, peer.y.url=http://127.0.0.1:3", "",
+         "[node.r] has [peer.y] url = http://127.0.0.1:3, where no node of this file is\n"
+         "[node.d] gets no requests: no router of this file has a [peer] at its address\n"},
+        {"peer.x.url=http://10.0.0.1:1, peer.y.url=http://127.0.0.1:2", "",
+         "[node.r] has [peer.x] url = http://10.0.0.1:1, where no node of this file is\n"
+         "[node.a] gets no requests: no router of this file has a [peer] at its address\n"},
+        {"peer.x.url=http://127.0.0.1:1, peer.y.url=http://127.0.0.1:9", ", http.port=0",
+         "[node.r] has [peer.x] url = http://127.0.0.1:1, where no node of this file is\n"
+         "[node.r] has [peer.y] url = http://127.0.0.1:9, where no node of this file is\n"
+         "[node.a] gets no requests: no router of this file has a [peer] at its address\n"
+         "[node.d] gets no requests: no router of this file has a [peer] at its address\n"},
+        {"peer.x.url=http://127.0.0.1:2, peer.x.role=prefill, peer.y.url=http://127.0.0.1:1, "
+         "peer.y.role=decode",
+         "",
+         "[node.r] has [peer.x] role = prefill, but its url is [node.d]'s, a decode node\n"
+         "[node.r] has [peer.y] role = decode, but its url is [node.a]'s, a prefill node\n"},
+        {"peer.r.url=http://127.0.0.1:8000, peer.x.url=http://127.0.0.1:1, "
+         "peer.y.url=http://127.0.0.1:2",
+         "", "[node.r] has [peer.r] url = http://127.0.0.1:8000, where no node of this file is\n"},
+    };
+    char path[128], text[1024];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/c.ini", dir);
+    for (size_t i = 0; i < HY_COUNTOF(cases) + 1; i++) {
+        const bool router = i < HY_COUNTOF(cases);
+        hy_up_plan p;
+        hy_buf b;
+        hy_buf_init(&b);
+        int n = snprintf(text, sizeof(text),
+                         "[node.a]\nfile = n.ini\nset = node.role=prefill, http.port=1%s\n"
+                         "[node.d]\nfile = n.ini\nset = node.role=decode, http.port=2%s\n",
+                         router ? cases[i].more : "", router ? cases[i].more : "");
+        if (router)
+            snprintf(text + n, sizeof(text) - (size_t)n,
+                     "[node.r]\nfile = n.ini\nset = node.role=router, http.port=8000, %s\n",
+                     cases[i].peers);
+        assert_int_equal(plan_of(path, text, &p), HY_OK);
+        hy_up_plan_peers(&p, &b);
+        assert_string_equal(hy_buf_str(&b), router ? cases[i].text : "");
+        hy_buf_fini(&b);
+        hy_up_plan_fini(&p);
+    }
+}
+
 static int setup(void **state)
 {
     static const char node[] = "[node]\nrole = all\n[http]\nport = 7777\n";
@@ -252,7 +309,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_example), cmocka_unit_test(test_sets),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_pairs),   cmocka_unit_test(test_peers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

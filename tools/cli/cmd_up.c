@@ -42,6 +42,8 @@ static hy_status check_pairs(const hy_up_plan *plan, bool strict)
     hy_buf b;
     hy_buf_init(&b);
     const hy_status st = hy_up_plan_pairs(plan, &b);
+    if (strict) /* else told with the table, where it is seen */
+        hy_up_plan_peers(plan, &b);
     char *save = NULL;
     for (char *line = b.data != NULL ? strtok_r(b.data, "\n", &save) : NULL; line != NULL;
          line = strtok_r(NULL, "\n", &save))

@@ -160,6 +160,8 @@ static hy_status look_inside(hy_up_node *n, const hy_up_env *env)
         else
             st = look_at_fabric(n, c);
     }
+    if (st == HY_OK && strcmp(n->role, "router") == 0)
+        st = hy_cluster_load(c, &n->peers);
     hy_conf_destroy(c);
     return st;
 }
@@ -375,6 +377,7 @@ void hy_up_plan_fini(hy_up_plan *p)
         free(n->kv_type);
         free(n->activations);
         free(n->numerics);
+        hy_cluster_fini(&n->peers);
     }
     free(p->nodes);
     free(p->name);

@@ -11,7 +11,7 @@
 #ifndef HY_TOOLS_UP_PLAN_H
 #define HY_TOOLS_UP_PLAN_H
 
-#include "core/conf/conf.h"
+#include "core/cluster/cluster.h"
 
 typedef enum hy_up_restart { HY_UP_NEVER, HY_UP_ON_FAILURE, HY_UP_ALWAYS } hy_up_restart;
 
@@ -35,7 +35,8 @@ typedef struct hy_up_node {
     char *model; /* the file or folder, as check_node found it; NULL: not looked for */
     /* what must be equal for that: HELLO compares it (docs/PD.md), and the weights */
     char *kv_type, *activations, *numerics;
-    bool lossy; /* takes other value types */
+    bool lossy;       /* takes other value types */
+    hy_cluster peers; /* a router's workers */
 } hy_up_node;
 
 typedef struct hy_up_plan {
@@ -71,5 +72,8 @@ hy_status hy_up_plan_secret(const char *file);
  * anyone to take KV from, or to give it to.
  */
 hy_status hy_up_plan_pairs(const hy_up_plan *p, hy_buf *out);
+/* A line for each worker of a router that is no node of the file or one of another role, and for
+ * each node that no router sends requests to, where there is a router. */
+void hy_up_plan_peers(const hy_up_plan *p, hy_buf *out);
 
 #endif

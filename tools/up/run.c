@@ -68,6 +68,19 @@ static void say_all_up(up *u)
         seconds_since(u->t0_ns));
 }
 
+/* Requests that will not go where the file's reader thinks. */
+static void say_peers(const up *u)
+{
+    hy_buf b;
+    char *save = NULL;
+    hy_buf_init(&b);
+    hy_up_plan_peers(u->p, &b);
+    for (char *line = b.data != NULL ? strtok_r(b.data, "\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &save))
+        say("%s: warning: %s", u->p->name, line);
+    hy_buf_fini(&b);
+}
+
 static void show_table(up *u)
 {
     size_t up_n = 0, refused = 0;
@@ -86,6 +99,7 @@ static void show_table(up *u)
         say("%s: warning: %zu link%s refused (see the table): requests between those nodes are "
             "computed twice",
             u->p->name, refused, refused > 1 ? "s are" : " is");
+    say_peers(u);
     if (up_n == u->p->n)
         say_all_up(u);
     else
