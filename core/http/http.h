@@ -47,7 +47,8 @@ typedef struct hy_http_opts {
     /* POST /v1/kv/release: gives back what the JSON text names; NULL: 404. Any thread. */
     hy_status (*kv_release)(void *arg, const char *text);
     void *kv_release_arg;
-    /* GET /links: puts a JSON object; NULL: a page without links. Any thread. */
+    /* GET /links: puts a JSON object, to which the page adds the context; NULL: a page without
+     * links. Any thread. */
     void (*kv_links)(void *arg, hy_buf *out);
 
     const char *host;        /* 127.0.0.1 */

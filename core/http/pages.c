@@ -105,6 +105,9 @@ bool hy_pages__get(hy_server *s, struct evhttp_request *req, const char *path, c
             s->h->o.kv_links(s->h->o.kv_release_arg, &b);
         else
             hy_buf_puts(&b, "{\"links\":[]}");
+        if (b.len > 0 && !b.failed)
+            b.len--; /* the closing brace */
+        hy_buf_printf(&b, ",\"context\":%d}", s->h->o.context);
         hy_server__send(s, req, 200, "application/json", &b);
     } else if (strcmp(path, "/trace") == 0) {
         *handler = "/trace";

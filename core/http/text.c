@@ -179,6 +179,24 @@ static hy_status encode_prompts(hy_http *h, hy_call *c, hy_api_error *e)
 
 /* ---- engine requests ---- */
 
+/* Prefill for another node, which would refuse the request for its length: nothing is computed that
+ * nobody will fetch. The numbers are the router's (docs/PD.md). */
+static hy_status check_remote(const hy_call *c, const hy_prompt *p, hy_api_error *e)
+{
+    const json_t *kv = c->q.kv_params, *most = json_object_get(kv, "remote_max_tokens");
+    const json_int_t want = json_integer_value(most), least = want < 1 ? 1 : want;
+    const json_int_t ctx = json_integer_value(json_object_get(kv, "remote_context"));
+    if (!json_is_true(json_object_get(kv, "do_remote_decode")) || !json_is_integer(most) ||
+        ctx < 1 || p->n <= ctx - least)
+        return HY_OK;
+    return hy_api_bad(
+        e, "input_tokens",
+        "The maximum context length of the nodes that decode is %lld tokens. However, "
+        "you requested %lld output tokens and your prompt contains %d input tokens. "
+        "Please reduce one of them.",
+        (long long)ctx, (long long)least, p->n);
+}
+
 static hy_status check_length(const hy_http *h, const hy_call *c, const hy_prompt *p,
                               int32_t *max_tokens, hy_api_error *e)
 {
@@ -196,6 +214,7 @@ static hy_status check_length(const hy_http *h, const hy_call *c, const hy_promp
                           "requested %d output tokens and your prompt contains %d input tokens. "
                           "Please reduce one of them.",
                           ctx, least, p->n);
+    HY_TRY(check_remote(c, p, e));
     *max_tokens = want < 0 ? ctx - p->n : least;
     if (c->q.min_tokens > *max_tokens)
         return hy_api_bad(e, "min_tokens",

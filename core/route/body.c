@@ -243,9 +243,9 @@ static int32_t max_tokens_of(const hy_body *b, bool chat)
     int32_t v = 0;
     for (size_t i = m->from; i < m->to; i++) {
         const char c = b->s[i];
-        if (c < '0' || c > '9' || i - m->from > 8)
+        if (c < '0' || c > '9')
             return 0;
-        v = 10 * v + (c - '0');
+        v = v > (INT32_MAX - 9) / 10 ? INT32_MAX : 10 * v + (c - '0');
     }
     return v;
 }

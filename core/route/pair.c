@@ -6,7 +6,8 @@
  * says otherwise; one of which nothing is known (no link yet, no such page) is as good as any.
  *
  * The same page of any Halyard node says what its name is and where its fabric is: what decode is
- * told in push mode, and how two nodes of one name are noticed.
+ * told in push mode, and how two nodes of one name are noticed; and how long a request may be
+ * there.
  *
  * Thread: route stage.  Owner: the router.
  */
@@ -35,14 +36,31 @@ static void count_bars(const hy_worker *d)
     hy_metric_set(d->mx_bars, n);
 }
 
+static bool may_take(const hy_route *r, const hy_worker *p, const hy_worker *d)
+{
+    return d != p && (d->can & HY_ROUTE_DECODE) && d->state != HY_WORKER_DOWN &&
+           hy_route__bar(r, p, d) == NULL;
+}
+
+int32_t hy_route__context(const hy_route *r, const hy_worker *p)
+{
+    int32_t most = 0;
+    for (size_t i = 0; i < r->n_workers; i++) {
+        const hy_worker *d = &r->workers[i];
+        if (!may_take(r, p, d))
+            continue;
+        if (d->context == 0)
+            return 0;
+        most = d->context > most ? d->context : most;
+    }
+    return most;
+}
+
 bool hy_route__has_taker(const hy_route *r, const hy_worker *p)
 {
-    for (size_t i = 0; i < r->n_workers; i++) {
-        const hy_worker *w = &r->workers[i];
-        if (w != p && (w->can & HY_ROUTE_DECODE) && w->state != HY_WORKER_DOWN &&
-            hy_route__bar(r, p, w) == NULL)
+    for (size_t i = 0; i < r->n_workers; i++)
+        if (may_take(r, p, &r->workers[i]))
             return true;
-    }
     return false;
 }
 
@@ -138,6 +156,8 @@ static void take_self(hy_worker *w, const json_t *page)
 {
     const char *addrs = text_of(page, "addrs");
     const bool is_node = json_is_array(json_object_get(page, "links")), had = w->no_fabric;
+    const json_int_t context = json_integer_value(json_object_get(page, "context"));
+    w->context = context > 0 && context < INT32_MAX ? (int32_t)context : 0;
     (void)keep(&w->node, text_of(page, "node"));
     const hy_worker *x = twin_of(w);
     if (x != NULL && !w->twin && !x->twin)

@@ -146,14 +146,20 @@ static bool mint(hy_flow *f, hy_worker *p, hy_buf *for_p)
     return f->params != NULL && !for_p->failed;
 }
 
-/* Pull: a name for the lease, so that it can be given back without the answer that tells of it. */
-static void name_lease(hy_flow *f, hy_buf *for_p)
+/* Pull: a name for the lease, so that it can be given back without the answer that tells of it; and
+ * how long a request may be where it goes then, so that none is begun that is refused there. (In
+ * push mode that answer is there at once, and ends this leg.) */
+static void name_lease(hy_flow *f, const hy_worker *p, hy_buf *for_p)
 {
+    const int32_t context = hy_route__context(f->r, p);
     f->lease = hy_rng_u64(hy_stage_rng(f->r->stage)) | 1;
     hy_buf_printf(for_p,
                   "{\"do_remote_decode\":true,\"do_remote_prefill\":false,"
-                  "\"halyard\":{\"lease\":\"%016" PRIx64 "\"}}",
+                  "\"halyard\":{\"lease\":\"%016" PRIx64 "\"}",
                   f->lease);
+    if (context > 0)
+        hy_buf_printf(for_p, ",\"remote_context\":%d", context);
+    hy_buf_putc(for_p, '}');
 }
 
 void hy_flow__prefill(hy_flow *f)
@@ -175,7 +181,7 @@ void hy_flow__prefill(hy_flow *f)
     if (r->o.push)
         ok = mint(f, w, &params);
     else
-        name_lease(f, &params);
+        name_lease(f, w, &params);
     hy_body_prefill(&b, &f->body, &f->facts, hy_buf_str(&params));
     ok = ok && !b.failed &&
          hy_leg__send(f, &f->p, w, b.data, b.len, &ops, r->o.prefill_timeout_ns,

@@ -31,6 +31,7 @@ typedef struct hy_worker {
     hy_route *r;
     char *name, *host, *addrs; /* addrs: "" unless the file or its page of links told them */
     char *node;                /* what it says its [node] name is; "": nothing */
+    int32_t context;           /* tokens a request may have there, as it says; 0: not known */
     int port;
     unsigned can;
     hy_worker_state state;
@@ -70,6 +71,8 @@ void hy_route__workers_json(hy_route *r, hy_buf *b);
 int hy_route__n_up(const hy_route *r, unsigned can);
 /* pair.c: why decode node d cannot take KV from p; NULL: it can, as far as known. */
 const char *hy_route__bar(const hy_route *r, const hy_worker *p, const hy_worker *d);
+/* The longest context of those that may take KV of p; 0: one of them does not say. */
+int32_t hy_route__context(const hy_route *r, const hy_worker *p);
 /* Another node that is not down can take its KV; any prefill node has such a one. */
 bool hy_route__has_taker(const hy_route *r, const hy_worker *p);
 bool hy_route__has_pair(const hy_route *r);

@@ -188,6 +188,31 @@ restart_backoff = 100ms
         self.assertEqual(self.metric(self.d, "halyard:kv_transfer_missed_total"), missed + 4)
         self.check_idle()
 
+    def test_1aa_too_long(self):
+        """What decode refuses for its length is refused before prefill computes anything."""
+        n_prompt = self.post(self.d, {"prompt": PROMPTS[1], "max_tokens": 1}).json()["usage"]["prompt_tokens"]
+        end = time.time() + kit.LONG
+        while self.MODE == "pull":  # until the router has read decode's page
+            a = self.post(self.router, {"prompt": PROMPTS[1], "max_tokens": 513})
+            self.assertEqual(a.status, 400)
+            if "x-halyard-prefill" not in a.headers:
+                break
+            self.assertLess(time.time(), end)
+        self.check_idle()
+        before = self.metric(self.p, "vllm:prompt_tokens_total")
+        for most in (512 - n_prompt + 1, 99999, 10**12):
+            a = self.post(self.router, {"prompt": PROMPTS[1], "max_tokens": most})
+            self.assertEqual(a.status, 400, a.body)
+            self.assertIn("512", a.json()["error"]["message"])
+            if self.MODE == "pull":
+                self.assertNotIn("x-halyard-prefill", a.headers)
+        self.check_idle()
+        if self.MODE == "pull":
+            self.assertEqual(self.metric(self.p, "vllm:prompt_tokens_total"), before)
+        a = self.post(self.router, {"prompt": PROMPTS[1], "max_tokens": 512 - n_prompt, "stop": [" "]})
+        self.assertEqual((a.status, a.headers["x-halyard-prefill"]), (200, "p0"))
+        self.check_idle()
+
     def test_1b_packed_before_the_order(self):
         """Prefill packs for the order to come; where decode has a part already, the rest is packed anew."""
         def counts():

@@ -1073,9 +1073,58 @@ class PairsPush(Pairs):
         self.idle()
 
 
-def page(node, addrs="", links=()):
+def page(node, addrs="", links=(), **more):
     """What GET /links of a Halyard node is."""
-    return json.dumps({"node": node, "addrs": addrs, "links": list(links)}).encode()
+    return json.dumps({"node": node, "addrs": addrs, "links": list(links), **more}).encode()
+
+
+class Context(Base):
+    """Prefill is told how long a request may be where it goes then, so that none is begun that is refused there."""
+    N_D = 2
+
+    def told(self):
+        self.p[0].requests.clear()
+        self.assertEqual(self.r.post("/v1/completions", Q).status, 200)
+        self.idle()
+        return self.p[0].seen("/v1/completions")[0].body["kv_transfer_params"].get("remote_context")
+
+    def test_longest_of_those_that_may_take_it(self):
+        def pages(*contexts):
+            for d, context in zip(self.d, contexts):
+                d.links = context if context is None else page("", context=context)
+        self.assertIsNone(self.told())  # other engines have no such page
+        pages(100, None)
+        self.d[1].links = [link("p0")]
+        wait(lambda: self.told() is None)
+        pages(100, 200)
+        wait(lambda: self.told() == 200)
+        pages(300, 200)
+        wait(lambda: self.told() == 300)
+        self.d[0].links = page("", links=[link("p0", "refused", WHY)], context=300)
+        wait(lambda: self.told() == 200)
+        pages(300, 250)
+        wait(lambda: self.told() == 300)
+        self.d[0].die()
+        self.r.wait_states(d0="down")
+        self.assertEqual(self.told(), 250)
+        for odd in (0, -7, "9", 1.5, [], None, 2**31):  # as good as none
+            self.d[1].links = page("", context=250)
+            wait(lambda: self.told() == 250)
+            self.d[1].links = page("", context=odd)
+            wait(lambda: self.told() is None)
+
+    def test_refused_by_prefill(self):
+        """It says that decode would refuse: decode is asked, alone, and its words go to the client."""
+        for d in self.d:
+            d.links = page("", context=5)
+        wait(lambda: self.told() == 5)
+        for f in self.p + self.d:
+            f.behave = lambda r, c: r.path == "/v1/completions" and (Fake.send(c, 400, {"error": "long"}) or True)
+        a = self.r.post("/v1/completions", Q)
+        self.assertEqual((a.status, a.headers.get("x-halyard-prefill")), (400, None))
+        self.assertIn(a.headers["x-halyard-worker"], ("d0", "d1"))
+        self.idle()
+        self.assertEqual(self.p[0].seen("/v1/kv/release", timeout=0.1), [])
 
 
 class PushAddress(Base):

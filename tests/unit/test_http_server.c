@@ -610,6 +610,55 @@ static void test_request_ids(void **state)
     json_decref(v);
 }
 
+/* Prefill for a node that would refuse the whole request: nothing is computed. "x" is one token, as
+ * the same question without a limit shows. */
+static void test_remote_context(void **state)
+{
+    static const struct {
+        const char *params;
+        bool ok;
+    } cases[] = {
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":9,\"remote_context\":10", true},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":10,\"remote_context\":10", false},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":9223372036854775807,"
+         "\"remote_context\":9223372036854775807",
+         false},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":-1,\"remote_context\":2", true},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":-1,\"remote_context\":1", false},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":-9223372036854775808,"
+         "\"remote_context\":2",
+         true},
+        /* not told: no limit but ours */
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":99999", true},
+        {"\"do_remote_decode\":true,\"remote_context\":1", true},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":9,\"remote_context\":0", true},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":9,\"remote_context\":-5", true},
+        {"\"do_remote_decode\":true,\"remote_max_tokens\":9,\"remote_context\":\"1\"", true},
+        {"\"do_remote_decode\":false,\"remote_max_tokens\":9,\"remote_context\":1", true},
+        {"\"remote_max_tokens\":9,\"remote_context\":1", true},
+    };
+    char body[512];
+    (void)state;
+    kit_start(&K);
+    json_t *v = post("/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1}", 200);
+    assert_int_equal(int_at(v, "usage.prompt_tokens"), 1);
+    json_decref(v);
+    v = get("/links", 200);
+    assert_int_equal(int_at(v, "context"), K.o.context);
+    json_decref(v);
+    for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
+        snprintf(body, sizeof(body),
+                 "{\"prompt\":\"x\",\"max_tokens\":1,\"kv_transfer_params\":{%s}}",
+                 cases[i].params);
+        const int before = K.engine->n_submitted;
+        v = post("/v1/completions", body, cases[i].ok ? 200 : 400);
+        assert_int_equal(K.engine->n_submitted - before, cases[i].ok);
+        if (!cases[i].ok)
+            assert_string_equal(str_at(v, "error.param"), "input_tokens");
+        json_decref(v);
+    }
+}
+
 static void test_no_template(void **state)
 {
     (void)state;
@@ -734,6 +783,7 @@ int main(void)
         T(test_bind),
         T(test_engine_failures),
         T(test_request_ids),
+        T(test_remote_context),
         T(test_no_template),
         T(test_user_marks),
         T(test_slow_submit),

@@ -71,7 +71,9 @@ static void test_max_tokens(void **state)
         {"{\"messages\":[],\"max_tokens\":40,\"max_completion_tokens\":null}", 40},
         {"{\"messages\":[],\"max_tokens\":\"7\"}", 0},
         {"{\"messages\":[],\"max_tokens\":1e2}", 0},
-        {"{\"messages\":[],\"max_tokens\":99999999999}", 0},
+        {"{\"messages\":[],\"max_tokens\":999999999}", 999999999},
+        {"{\"messages\":[],\"max_tokens\":99999999999}", INT32_MAX},
+        {"{\"messages\":[],\"max_tokens\":99999999999.5}", 0},
     };
     for (size_t i = 0; i < HY_COUNTOF(cases); i++) {
         hy_body b;
