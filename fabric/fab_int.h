@@ -177,6 +177,10 @@ struct fab_peer {
     uint64_t consumed_base, consumed_told;
     char *addrs; /* NULL: it dialled us */
     uint64_t redial_at;
+    struct {
+        uint64_t at; /* not before */
+        uint32_t fails;
+    } again[2][HY_FAB_RAILS_MAX]; /* by kind of link (beside) and place in addrs */
 };
 
 typedef enum fab_link_state {
@@ -205,7 +209,7 @@ struct fab_link {
     uint64_t id;
     hy_buf rx;
     uint64_t deadline, last_rx, last_tx, last_done;
-    uint64_t bytes_out;
+    uint64_t bytes_out, carried, up_at;
     uint32_t n_out, n_dp; /* pieces in flight; those on the data path, the others by same.c */
     fab_piece *pieces;
     bool we_announce, they_announce, broken;
@@ -214,6 +218,7 @@ struct fab_link {
     bool native_tcp;      /* libfabric's: few ranges a piece, slow where one is just above 64 KiB */
     bool beside;          /* own TCP that stands beside native TCP: carries its bytes */
     bool awaits;          /* own TCP: its data connection is not there yet */
+    bool lost_some;       /* closed with bytes under way */
     bool busy;            /* its data path wants to be polled though nothing is in flight */
     bool full;            /* takes no more in this pass */
     uint64_t again_since; /* it has taken nothing since then; 0: it does */
@@ -320,6 +325,9 @@ void hy_fab__bytes(fab_link *l, const void *data, size_t n);
 void hy_fab__closed(fab_link *l, const char *why);
 hy_status hy_fab__dial(hy_fab *f, int rail, const char *addr, const char *want,
                        uint64_t connect_op);
+/* Whether a dialled link of that kind may be dialled again: one that is lost over and over waits.
+ */
+bool hy_fab__may_dial(hy_fab *f, const fab_peer *p, const char *addr, bool beside);
 /* Own TCP, a second link beside one over native TCP that was dialled, if it has none. */
 void hy_fab__dial_beside(const fab_link *l);
 void hy_fab__link_close(fab_link *l, hy_status st, const char *why);

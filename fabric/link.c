@@ -73,7 +73,8 @@ hy_status hy_fab__dial(hy_fab *f, int rail, const char *addr, const char *want, 
 void hy_fab__dial_beside(const fab_link *l)
 {
     hy_fab *f = l->f;
-    if (!f->beside || !l->out || !l->native_tcp || l->same.rx || f->o.strict)
+    if (!f->beside || !l->out || !l->native_tcp || l->same.rx || f->o.strict ||
+        !hy_fab__may_dial(f, l->peer, l->addr, true))
         return;
     for (const fab_link *o = f->links; o != NULL; o = o->next)
         if (o->beside && o->out && o->state != LINK_DEAD && strcmp(o->addr, l->addr) == 0)
@@ -262,6 +263,7 @@ void hy_fab__link_close(fab_link *l, hy_status st, const char *why)
             hy_info("fabric", "%s: link to %s over rail %d (%s) closed: %s", f->node, l->peer->node,
                     l->rail, path, text);
     }
+    l->lost_some = l->pieces != NULL;
     hy_fab__link_lost_pieces(l);
     if (l->connect_op != 0) {
         char at[96];

@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { FREE_FAILS = 2 /* that cost no wait */, MOST_DOUBLED = 5 };
 #define REDIAL_NS HY_SEC
+#define STEADY_NS (10 * HY_SEC)
 
 fab_peer *hy_fab__peer(hy_fab *f, hy_fab_peer h)
 {
@@ -106,7 +108,7 @@ hy_status hy_fab__peer_join(fab_link *l, uint64_t their_inc)
     uint64_t now = hy_fab__now(f);
     p->their_inc = their_inc;
     l->state = LINK_UP;
-    l->last_rx = l->last_done = now;
+    l->up_at = l->last_rx = l->last_done = now;
     l->deadline = hy_clock_after(now, f->o.connect_timeout_ns); /* for its data connection */
     f->stats.links_up++;
     hy_fab__timer(f, 0);
@@ -163,10 +165,49 @@ void hy_fab__peer_down(fab_peer *p, hy_fab *f, hy_status st, const char *why)
     }
 }
 
+/* Place of an address in the list that was dialled; HY_FAB_RAILS_MAX: it is not there. */
+static int place(const fab_peer *p, const char *addr)
+{
+    const size_t n = strlen(addr);
+    int i = 0;
+    for (const char *a = p->addrs; a != NULL && *a != 0; i++) {
+        a += strspn(a, ", ");
+        const size_t k = strcspn(a, ", ");
+        if (k == n && strncmp(a, addr, n) == 0)
+            return i;
+        a += k;
+    }
+    return HY_FAB_RAILS_MAX;
+}
+
+bool hy_fab__may_dial(hy_fab *f, const fab_peer *p, const char *addr, bool beside)
+{
+    const int i = place(p, addr);
+    return i >= HY_FAB_RAILS_MAX || hy_fab__now(f) >= p->again[beside][i].at;
+}
+
+/* A link that was up and is lost soon, or before anything came through, may be so each time: the
+ * wait till it is dialled again doubles. */
+static void count_loss(const fab_link *l, fab_peer *p)
+{
+    const uint64_t now = hy_fab__now(l->f);
+    const int i = place(p, l->addr);
+    if (!l->out || l->up_at == 0 || i >= HY_FAB_RAILS_MAX)
+        return;
+    const bool bad = now < l->up_at + STEADY_NS || (l->carried == 0 && l->lost_some);
+    uint32_t *n = &p->again[l->beside][i].fails;
+    *n = bad ? *n + 1 : 0;
+    if (*n <= FREE_FAILS)
+        return;
+    const uint32_t doubled = *n - FREE_FAILS < MOST_DOUBLED ? *n - FREE_FAILS : MOST_DOUBLED;
+    p->again[l->beside][i].at = hy_clock_after(now, REDIAL_NS << doubled);
+}
+
 void hy_fab__peer_leave(fab_link *l, hy_status st, const char *why)
 {
     hy_fab *f = l->f;
     fab_peer *p = l->peer;
+    count_loss(l, p);
     l->peer = NULL;
     if (--p->n_links == 0 || !p->used) {
         hy_fab__peer_down(p, f, st, why);
@@ -205,9 +246,9 @@ static void redial(hy_fab *f, fab_peer *p)
         for (fab_link *l = f->links; l != NULL; l = l->next)
             if (l->out && !l->beside && l->state != LINK_DEAD && strcmp(l->addr, a) == 0)
                 there = l;
-        if (there == NULL)
+        if (there == NULL && hy_fab__may_dial(f, p, a, false))
             hy_fab__dial(f, rail % f->n_rails, a, p->node, 0);
-        else if (there->state == LINK_UP)
+        else if (there != NULL && there->state == LINK_UP)
             hy_fab__dial_beside(there);
     }
     hy_free(list);

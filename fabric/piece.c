@@ -211,6 +211,7 @@ void hy_fab__piece_done(fab_piece *p, hy_status st)
     }
     l->last_done = hy_fab__now(f);
     f->stats.rail_bytes[l->rail] += p->len;
+    l->carried += p->len;
     f->stats.beside += l->beside ? p->len : 0;
     delist(p);
     op->done += p->len;

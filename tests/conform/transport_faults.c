@@ -751,6 +751,14 @@ void faults_beside(const tr_impl *im)
         }
         assert_int_equal(st.beside, 0);
         assert_int_equal(st.peers_lost, 0);
+        if (data == CUT) { /* each second twice, then after 2 and after 4 */
+            const uint64_t begun = tr_now(&t);
+            const uint64_t before = st.links_lost;
+            while (tr_now(&t) < begun + 7 * HY_SEC)
+                tr_pass(&t);
+            hy_fab_stats_get(t.n[0].f, &st);
+            assert_in_range(st.links_lost - before, 0, 3);
+        }
         cut_relay(NULL, &r);
         tr_close(&t);
         free(m[0]);
