@@ -302,6 +302,9 @@ class Cli(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertIn("Paris", p.stdout)
         self.assertEqual(p.stderr, "")
+        p = subprocess.run([BINARY, "run", SMOLLM2, "-p", "Hi", "-n", "4", "--stats"], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, timeout=400)  # a line of their own behind the answer
+        self.assertRegex(p.stdout, r"\A[^\[\n][^\[]*\n\[\d+ prompt tokens .* tokens/s\]\n\Z")
         p = halyard("run", SMOLLM2, "-n", "8", stdin="My name is Ada.\nWhat is my name?\n")
         self.assertEqual((p.returncode, len(p.stdout.strip().split("\n"))), (0, 2), p.stdout)
         p = halyard("run", SMOLLM2, "-p", "word " * 3000, "-c", "256")

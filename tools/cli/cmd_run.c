@@ -179,11 +179,13 @@ static hy_status answer_ids(session *s, const hy_tok_ids *prompt, hy_buf *answer
     if (in.finish == HY_FINISH_ERROR || in.oom)
         return hy_fail(HY_E_INVAL, "%s", in.oom ? "out of memory" : in.error);
     double t1 = seconds();
-    if (s->stats && in.n_output > 0)
+    if (s->stats && in.n_output > 0) { /* behind the answer, into whatever both go */
+        fflush(stdout);
         fprintf(stderr,
                 "[%d prompt tokens (%d cached), first token %.2f s, %d tokens, %.1f tokens/s]\n",
                 in.n_prompt, in.n_cached, t_first - t0, in.n_output,
                 in.n_output > 1 ? (in.n_output - 1) / (t1 - t_first) : 0.0);
+    }
     return HY_OK;
 }
 
