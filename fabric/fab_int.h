@@ -394,6 +394,7 @@ void hy_fab__pull_serve(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__pull_stop(hy_fab *f, fab_peer *p, uint64_t id);
 void hy_fab__pull_answer(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n);
 void hy_fab__serve_end(hy_fab *f, fab_op *op);
+void hy_fab__serve_lost(hy_fab *f, fab_op *op); /* tells op->lost_link ahead of the answer */
 
 /* near.c: NUMA nodes, -1: not known */
 int hy_fab__numa_of_addr(const char *addr);

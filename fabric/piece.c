@@ -243,6 +243,8 @@ void hy_fab__link_lost_pieces(fab_link *l)
         hy_fab__op_queue(op, false);
         if (op->kind == FAB_WRITE)
             op->flags |= HY_FAB_UNKNOWN;
+        if (op->kind == FAB_SERVE && op->lost_link != 0 && op->lost_link != l->id)
+            hy_fab__serve_lost(f, op); /* the answer has room for one */
         op->lost_link = l->id;
         if (op->status >= 0)
             op->status = HY_E_PEER;

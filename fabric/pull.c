@@ -3,7 +3,8 @@
  * Reads served as the owner's writes: what software providers do faster, because only the writer
  * has to move bytes. The reader asks for up to a few MiB at once, names where they go, and gets
  * one answer when they are applied. An ask whose link died is answered with that link's id; the
- * reader closes its end of it (the fence) before it asks again over another rail.
+ * reader closes its end of it (the fence) before it asks again over another rail. When more than
+ * one died, answers to piece 0, which nobody asked for, tell of the others first.
  *
  *   ASK:    piece u64, timeout_ns u64, n_keys u32, n_ranges u32, keys, ranges of 44 bytes:
  *           source memory u64, its token u64, offset u64, key u32, offset u64, length u64
@@ -165,6 +166,8 @@ void hy_fab__pull_answer(hy_fab *f, fab_peer *p, const uint8_t *d, size_t n)
     if (op == NULL) {
         f->stats.late += n == ANSWER_LEN;
         f->stats.bad_frames += n != ANSWER_LEN;
+        if (n == ANSWER_LEN && fab_get64(d + 12) != 0)
+            close_lost(f, p, fab_get64(d + 12));
         return;
     }
     fab_piece *x = *at;
@@ -207,6 +210,11 @@ static void answer(hy_fab *f, fab_peer *p, uint64_t id, hy_status st, uint64_t l
     fab_put64(b + 12, lost);
     if (p->used)
         hy_fab__msg(f, p, FAB_SUB_ANSWER, 0, id, b, sizeof(b), NULL, 0, 0);
+}
+
+void hy_fab__serve_lost(hy_fab *f, fab_op *op)
+{
+    answer(f, op->peer, 0, HY_E_PEER, op->lost_link);
 }
 
 void hy_fab__serve_end(hy_fab *f, fab_op *op)

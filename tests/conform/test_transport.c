@@ -743,6 +743,12 @@ static void test_rails(void **state)
     faults_rails(im);
 }
 
+static void test_two_rails(void **state)
+{
+    (void)state;
+    faults_two_rails(im);
+}
+
 static int page_node;
 
 static void second_is_near(hy_fab_opts *o)
@@ -886,6 +892,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_chaos),
         cmocka_unit_test(test_rails),
+        cmocka_unit_test(test_two_rails),
         cmocka_unit_test(test_near_rail),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_idle),

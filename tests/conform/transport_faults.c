@@ -706,6 +706,48 @@ void faults_rails(const tr_impl *im)
     tr_close(&t);
 }
 
+static void three_rails(hy_fab_opts *o)
+{
+    short_stall(o);
+    o->pull = HY_FAB_PULL_WRITE;
+}
+
+/* Two of three rails go dark at once, under a read. Its owner gives both up first; the reader, who
+ * has not noticed, must have closed its ends of both when the read is done: what is still on the
+ * way could land later. */
+void faults_two_rails(const tr_impl *im)
+{
+    enum { LEN = 4 << 20 /* what is asked for at once */ };
+    tr t;
+    hy_fab_stats s;
+    hy_fab_key kb;
+    uint64_t op;
+    if (!im->loop)
+        skip(); /* nothing else goes dark at both ends */
+    tr_init(&t, im, 3);
+    hy_loop_model m = {.latency_ns = 10 * HY_US, .bytes_per_s = UINT64_C(1) << 30};
+    hy_loop_set(t.net, &m);
+    tr_open(&t, 0, NULL, three_rails);
+    tr_open(&t, 1, NULL, three_rails);
+    tr_join(&t, 0, 1);
+    tr_links(&t, 3);
+    uint8_t *a = calloc(1, LEN), *b = malloc(LEN);
+    hy_fab_mr *ma = tr_mem(&t, 0, a, LEN, 0, NULL);
+    tr_mem(&t, 1, b, LEN, 0, &kb);
+    tr_fill(b, LEN, 9);
+    hy_fab_range r = {ma, 0, &kb, 0, LEN};
+    assert_int_equal(hy_fab_read(t.n[0].f, t.n[0].peer, &r, 1, NULL, &op), HY_OK);
+    hy_loop_cut(t.net, "node1:1", true);
+    hy_loop_cut(t.net, "node1:2", true);
+    tr_done_ok(&t, 0, op);
+    hy_fab_stats_get(t.n[0].f, &s);
+    assert_int_equal(s.links_up, 1);
+    assert_memory_equal(a, b, LEN);
+    tr_close(&t);
+    free(a);
+    free(b);
+}
+
 static void long_stall(hy_fab_opts *o)
 {
     o->stall_ns = o->op_timeout_ns = tr_slow() * 600 * HY_SEC;

@@ -17,6 +17,7 @@ void faults_silence(const tr_impl *im);
 void faults_idle(const tr_impl *im);
 void faults_garbage(const tr_impl *im);
 void faults_rails(const tr_impl *im);
+void faults_two_rails(const tr_impl *im);
 void faults_beside(const tr_impl *im);
 void faults_not_opened(const tr_impl *im);
 /* A process on this host that may not read others' memory. */
