@@ -74,7 +74,7 @@ static hy_fab_bench_figure figure(const double *v, int n)
         return (hy_fab_bench_figure){0, 0, 0};
     memcpy(s, v, (size_t)n * sizeof(*v));
     qsort(s, (size_t)n, sizeof(*s), cmp);
-    return (hy_fab_bench_figure){s[n / 2], s[0], s[n - 1]};
+    return (hy_fab_bench_figure){(s[(n - 1) / 2] + s[n / 2]) / 2, s[0], s[n - 1]};
 }
 
 void bench_percentiles(double *v, int n, double *p50, double *p99)
