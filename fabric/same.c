@@ -27,7 +27,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { FIXED = 16, SEG = 40, NONCE = 16, BUDGET = 2 << 20 /* bytes of a pass */ };
+enum { FIXED = 16, SEG = 40, NONCE = 16, BUDGET = 4 << 20 /* bytes of a pass */ };
 enum { MOST_IN = 1024, MOST_DONE = 64, MOST_BACKLOG = 1 << 20, MOST_BYTES = 64 << 20 };
 
 typedef struct fab_same_in {
