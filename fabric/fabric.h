@@ -179,7 +179,9 @@ typedef struct hy_fab_op_opts {
 
 /* All return at once: HY_OK and an id (never 0, never used again), HY_AGAIN when too much is
  * started, HY_E_PEER when the handle's epoch is over, HY_E_INVAL for a range outside its memory or
- * key. ranges and data are copied; opts may be NULL. */
+ * key. ranges and data are copied; opts may be NULL. The memory of a write must not change before
+ * its event: a card, and own TCP, read it when they like. What arrived of one that failed is of no
+ * use to anybody. */
 hy_status hy_fab_write(hy_fab *f, hy_fab_peer peer, const hy_fab_range *r, size_t n,
                        const hy_fab_op_opts *opts, uint64_t *op_out);
 hy_status hy_fab_read(hy_fab *f, hy_fab_peer peer, const hy_fab_range *r, size_t n,

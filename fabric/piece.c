@@ -158,9 +158,8 @@ static hy_status post_one(hy_fab *f, fab_op *op, uint64_t now)
     enlist(l, p);
     if (op->cur == op->n_ranges && op->redo == NULL)
         hy_fab__op_queue(op, false);
-    if (!p->same)
-        hy_fab__announce(
-            l); /* first: to post may be to send it all, and the peer's thread sleeps */
+    if (!p->same) /* first: to post may be to send it all, and the peer's thread sleeps */
+        hy_fab__announce(l);
     hy_status st = p->same ? hy_fab__same_post(l, p) : l->dp->post(l->dpl, p);
     if (st == HY_OK) {
         l->again_since = 0;

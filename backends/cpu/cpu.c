@@ -51,8 +51,8 @@ void *cpu_scratch(hy_queue *q, size_t bytes)
     if (bytes > c->scratch_bytes) {
         size_t grow = c->scratch_bytes + c->scratch_bytes / 2;
         size_t want = bytes > grow ? bytes : grow;
-        want = want > HY_MAP_ALIGN ? want
-                                   : HY_MAP_ALIGN; /* mapped: the heap is not touched in a step */
+        if (want < HY_MAP_ALIGN) /* mapped: the heap is not touched in a step */
+            want = HY_MAP_ALIGN;
         void *p = cpu_alloc(want);
         if (p == NULL)
             return NULL;
